@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from fusiond.cli import job_texts, render
-from fusiond.model.english import counted, duration, shortened
+from fusiond.model.english import counted, shortened
 from fusiond.model.errors import NothingKnown
 from fusiond.model.outcomes import JobState
 from fusiond.service.client.client import Client
+from fusiond.service.remaining import duration
 from fusiond.store.jobs import JobRow
 
 MOST_WAITING = 12

@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fusiond.cli.job_texts import TableOf, line, phase, quiet
-from fusiond.model.english import duration, shortened, shown
+from fusiond.model.english import shortened, shown
 from fusiond.service.progress import Progress
-from fusiond.service.remaining import Standing, Standings
+from fusiond.service.remaining import Standing, Standings, duration
 
 
 class _Console(Console):

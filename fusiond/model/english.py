@@ -8,13 +8,6 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
-def duration(secs: float) -> str:
-    """`40 s`, `12 min`, `3.2 h`: about how long."""
-    if secs >= 5400:
-        return f"{secs / 3600:.1f} h"
-    return f"{secs / 60:.0f} min" if secs >= 90 else f"{secs:.0f} s"
-
-
 LONGEST_LINE = 600
 _END = 120
 

@@ -18,6 +18,13 @@ from typing import Any
 from fusiond.service.progress import Progress
 
 
+def duration(secs: float) -> str:
+    """`40 s`, `12 min`, `3.2 h`: about how long."""
+    if secs >= 5400:
+        return f"{secs / 3600:.1f} h"
+    return f"{secs / 60:.0f} min" if secs >= 90 else f"{secs:.0f} s"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """A job at one moment. Trials, finals and the best so far are those of the part that runs, where one does."""

@@ -15,10 +15,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from fusiond.model.english import duration
 from fusiond.model.errors import FusiondError, NothingKnown, RequestError
 from fusiond.model.outcomes import JobState
-from fusiond.service.remaining import Standing
+from fusiond.service.remaining import Standing, duration
 from fusiond.service.web import views
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow

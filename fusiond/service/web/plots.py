@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,31 +47,25 @@ def search(
     steps.append((x(max(number for number, _ in trials)), y(best)))
     nothing = " ".join(f"M{x(number):.1f} {HEIGHT - _BOTTOM}v-6" for number, ratio in trials if ratio is None)
     known = [(number, ratio) for number, ratio in trials if ratio is not None]
-    ticks = (
-        Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x(at), HEIGHT - _BOTTOM + 15, at)
-        for at in _ticks(last)
-    )
     parts = [
-        _grid(low, high, y),
-        Markup('<path class="one" d="M{} {:.1f}H{}"/>').format(_LEFT, y(1.0), WIDTH - _RIGHT),
-        Markup('<path class="axis" d="M{} {}H{}"/>').format(_LEFT, HEIGHT - _BOTTOM, WIDTH - _RIGHT),
-        Markup('<path class="nothing" d="{}"/>').format(nothing),
+        *(_across(y(at), f"{at:.6g}") for at in _round(low, high)),
+        _path("one", f"M{_LEFT} {y(1.0):.1f}H{WIDTH - _RIGHT}"),
+        _path("axis", f"M{_LEFT} {HEIGHT - _BOTTOM}H{WIDTH - _RIGHT}"),
+        _path("nothing", nothing),
     ]
     if len(known) <= MOST_CIRCLES:
         about = said or {}
-        dot = Markup('<circle class="point" cx="{:.1f}" cy="{:.1f}" r="3"><title>{}</title></circle>')
         parts += [
-            dot.format(x(number), y(ratio), f"trial {number}: {ratio:.3f}x {about.get(number, '')}".strip())
+            _dot("point", x(number), y(ratio), 3, f"trial {number}: {ratio:.3f}x {about.get(number, '')}".strip())
             for number, ratio in known
         ]
     else:
-        points = " ".join(f"M{x(number):.1f} {y(ratio):.1f}h0" for number, ratio in known)
-        parts.append(Markup('<path class="points" d="{}"/>').format(points))
+        parts.append(_path("points", " ".join(f"M{x(number):.1f} {y(ratio):.1f}h0" for number, ratio in known)))
     parts += [
-        Markup('<path class="best" d="{}"/>').format(_line(steps)),
-        *ticks,
-        Markup('<text x="{}" y="{}" text-anchor="end">trial</text>').format(WIDTH - _RIGHT, HEIGHT - 3),
-        Markup('<text x="{}" y="10">unfused / fused</text>').format(4),
+        _path("best", _line(steps)),
+        *(_text(x(at), HEIGHT - _BOTTOM + 15, at, "middle") for at in _ticks(last)),
+        _text(WIDTH - _RIGHT, HEIGHT - 3, "trial", "end"),
+        _text(4, 10, "unfused / fused"),
     ]
     words = f"{len(trials)} trials, {len(values)} with a value; the best is {best:.3f} times the unfused way ({noun})"
     return figure(WIDTH, HEIGHT, words, Markup("").join(parts), "search")
@@ -118,23 +112,17 @@ def interval(value: float, low: float, high: float, least_gain: float = 1.0) -> 
     def x(at: float) -> float:
         return 24 + (width - 48) * (at - begin) / (end - begin)
 
-    parts = [Markup('<path class="axis" d="M16 {}H{}"/>').format(floor, width - 16)]
+    parts = [_path("axis", f"M16 {floor}H{width - 16}")]
     for at in _round(begin, end):
-        mark = Markup(
-            '<path class="axis" d="M{0:.1f} {1}v4"/><text x="{0:.1f}" y="{2}" text-anchor="middle">{3:.6g}</text>'
-        )
-        parts.append(mark.format(x(at), floor, floor + 18, at))
+        parts += [_path("axis", f"M{x(at):.1f} {floor}v4"), _text(x(at), floor + 18, f"{at:.6g}", "middle")]
     parts += [
-        Markup(
-            '<path class="one" d="M{0:.1f} 8V{1}"/><text x="{2:.1f}" y="{3}" text-anchor="{4}">no gain</text>'
-        ).format(x(1), floor, x(1) + 5 * (-1 if value >= 1 else 1), 16, "end" if value >= 1 else "start"),
-        Markup('<path class="interval" d="M{:.1f} 40H{:.1f}"/>').format(x(low), max(x(high), x(low) + 1)),
-        Markup('<path class="axis" d="M{0:.1f} 34v12M{1:.1f} 34v12"/>').format(x(low), x(high)),
-        Markup('<circle class="value" cx="{:.1f}" cy="40" r="5"/>').format(x(value)),
-        Markup('<text class="strong" x="{:.1f}" y="28" text-anchor="middle">{:.3f}x</text>').format(x(value), value),
-        Markup('<text x="{}" y="{}" text-anchor="end">95 % interval {:.3f} to {:.3f}</text>').format(
-            width - 16, height - 2, low, high
-        ),
+        _path("one", f"M{x(1):.1f} 8V{floor}"),
+        _text(x(1) + 5 * (-1 if value >= 1 else 1), 16, "no gain", "end" if value >= 1 else "start"),
+        _path("interval", f"M{x(low):.1f} 40H{max(x(high), x(low) + 1):.1f}"),
+        _path("axis", f"M{x(low):.1f} 34v12M{x(high):.1f} 34v12"),
+        _dot("value", x(value), 40, 5),
+        _text(x(value), 28, f"{value:.3f}x", "middle", "strong"),
+        _text(width - 16, height - 2, f"95 % interval {low:.3f} to {high:.3f}", "end"),
     ]
     words = f"{value:.3f} times, 95 % interval {low:.3f} to {high:.3f}"
     return figure(width, height, words, Markup("").join(parts), "gain")
@@ -150,12 +138,12 @@ def bars(rows: Iterable[tuple[str, float, str]], *, unit: str) -> Markup:
     parts = []
     for place, (label, value, kind) in enumerate(found):
         top = 6 + row * place
-        parts.append(
-            Markup(
-                '<text x="0" y="{0}">{1}</text><text class="strong" x="{2}" y="{0}" text-anchor="end">{3}</text>'
-                '<rect class="{4}" x="0" y="{5}" width="{6:.1f}" height="14" rx="2"/>'
-            ).format(top + 11, label, width, f"{value:,.2f} {unit}", kind, top + 18, width * value / most)
-        )
+        bar = Markup('<rect class="{}" x="0" y="{}" width="{:.1f}" height="14" rx="2"/>')
+        parts += [
+            _text(0, top + 11, label),
+            _text(width, top + 11, f"{value:,.2f} {unit}", "end", "strong"),
+            bar.format(kind, top + 18, width * value / most),
+        ]
     said = ", ".join(f"{label} {value:,.2f} {unit}" for label, value, _ in found)
     return figure(width, row * len(found), said, Markup("").join(parts), "bars")
 
@@ -181,28 +169,17 @@ def roofline(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
         return _TOP + (HEIGHT - _TOP - _BOTTOM) * (top - math.log10(up)) / (top - bottom)
 
     base = HEIGHT - _BOTTOM
-    parts = [Markup('<path class="axis" d="M{} {}H{}"/>').format(_LEFT, base, WIDTH - _RIGHT)]
-    for power in range(math.ceil(left), math.floor(right) + 1):
-        parts.append(
-            Markup(
-                '<path class="grid" d="M{0:.1f} {1}V{2}"/><text x="{0:.1f}" y="{3}" text-anchor="middle">{4:g}</text>'
-            ).format(x(10**power), _TOP, base, base + 15, 10**power)
-        )
-    for power in range(math.ceil(bottom), math.floor(top) + 1):
-        parts.append(
-            Markup(
-                '<path class="grid" d="M{0} {1:.1f}H{2}"/><text x="{3}" y="{4:.1f}" text-anchor="end">{5:g}</text>'
-            ).format(_LEFT, y(10**power), WIDTH - _RIGHT, _LEFT - 6, y(10**power) + 4, 10**power)
-        )
+    parts = [_path("axis", f"M{_LEFT} {base}H{WIDTH - _RIGHT}")]
+    for at in (10.0**power for power in range(math.ceil(left), math.floor(right) + 1)):
+        parts += [_path("grid", f"M{x(at):.1f} {_TOP}V{base}"), _text(x(at), base + 15, f"{at:g}", "middle")]
+    parts += [_across(y(10.0**power), f"{10.0**power:g}") for power in range(math.ceil(bottom), math.floor(top) + 1)]
     slope = x(10**left), y(10**left * dram)
     parts += [
-        Markup('<path class="roof" d="{}"/>').format(_line([slope, (x(knee), y(slots)), (x(10**right), y(slots))])),
-        Markup('<text x="{:.1f}" y="{:.1f}">DRAM {:.0f} GB/s</text>').format(_LEFT + 6, _TOP + 12, gpu.dram_gbs),
-        Markup('<text x="{}" y="{:.1f}" text-anchor="end">issue slots</text>').format(WIDTH - _RIGHT, y(slots) - 5),
-        Markup('<text x="{}" y="{}" text-anchor="end">instructions of warps per DRAM sector</text>').format(
-            WIDTH - _RIGHT, HEIGHT - 3
-        ),
-        Markup('<text x="4" y="10">instructions of warps per ns</text>'),
+        _path("roof", _line([slope, (x(knee), y(slots)), (x(10**right), y(slots))])),
+        _text(_LEFT + 6, _TOP + 12, f"DRAM {gpu.dram_gbs:.0f} GB/s"),
+        _text(WIDTH - _RIGHT, y(slots) - 5, "issue slots", "end"),
+        _text(WIDTH - _RIGHT, HEIGHT - 3, "instructions of warps per DRAM sector", "end"),
+        _text(4, 10, "instructions of warps per ns"),
     ]
     below = 0.0
     for row, at, up in sorted(points, key=lambda each: -each[2]):
@@ -212,18 +189,11 @@ def roofline(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
         below = max(below + 14, y(up) + 14)  # labels do not lie on each other
         right_of = x(at) < 0.62 * WIDTH
         side, anchor = (x(at) + 16, "start") if right_of else (x(at) - 16, "end")
-        parts.append(
-            Markup('<path class="leader" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(
-                x(at), y(up), side - 2 if right_of else side + 2, below - 4
-            )
-        )
-        parts.append(
-            Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="5"><title>{}</title></circle>').format(
-                whose, x(at), y(up), said
-            )
-        )
-        label = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
-        parts.append(label.format(side, below, anchor, f"{whose} {row['launch']}: {row['binding']}{share}"))
+        parts += [
+            _path("leader", _line([(x(at), y(up)), (side - 2 if right_of else side + 2, below - 4)])),
+            _dot(whose, x(at), y(up), 5, said),
+            _text(side, below, f"{whose} {row['launch']}: {row['binding']}{share}", anchor),
+        ]
     words = "; ".join(f"{row['program']} {row['launch']} is bound by {row['binding']}" for row, _, _ in points)
     return figure(WIDTH, HEIGHT, f"on {gpu.name}, counted: {words}", Markup("").join(parts), "roofline")
 
@@ -242,12 +212,23 @@ def _round(low: float, high: float) -> list[float]:
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _grid(low: float, high: float, y: Callable[[float], float]) -> Markup:
-    """Lines at round numbers, with their values."""
-    line = Markup('<path class="grid" d="M{} {:.1f}H{}"/><text x="{}" y="{:.1f}" text-anchor="end">{:.6g}</text>')
-    return Markup("").join(
-        line.format(_LEFT, y(at), WIDTH - _RIGHT, _LEFT - 6, y(at) + 4, at) for at in _round(low, high)
-    )
+def _across(height: float, value: str) -> Markup:
+    """A line across the plot, with its value on the left."""
+    line = _path("grid", f"M{_LEFT} {height:.1f}H{WIDTH - _RIGHT}")
+    return line + _text(_LEFT - 6, height + 4, value, "end")
+
+
+def _text(x: float, y: float, text: object, anchor: str = "start", kind: str = "") -> Markup:
+    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(kind, x, y, anchor, text)
+
+
+def _path(kind: str, data: str) -> Markup:
+    return Markup('<path class="{}" d="{}"/>').format(kind, data)
+
+
+def _dot(kind: str, x: float, y: float, radius: int, title: str = "") -> Markup:
+    dot = Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>')
+    return dot.format(kind, x, y, radius, title)
 
 
 def _line(points: Sequence[tuple[float, float]]) -> str:

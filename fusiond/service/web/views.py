@@ -9,11 +9,11 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from fusiond.model.english import duration, shortened
+from fusiond.model.english import shortened
 from fusiond.model.errors import NothingKnown, StoreError
 from fusiond.model.nouns import COUNTED
 from fusiond.model.outcomes import JobState, Outcome, Record, Verdict
-from fusiond.service.remaining import Standing
+from fusiond.service.remaining import Standing, duration
 from fusiond.service.web import drawings, plots, variants
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow

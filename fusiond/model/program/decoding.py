@@ -22,11 +22,9 @@ def decode(plan: Mapping[str, Any]) -> Program:
         raise ValueError("not a plan")
     if plan.get("plan_version") not in _READ:
         raise ValueError(f"this fusiond reads plans of version {PLAN_VERSION}, not {plan.get('plan_version')!r}")
-    if any(
-        "device" in each for each in (*plan.get("buffers", ()), *plan.get("steps", ())) if isinstance(each, Mapping)
-    ):
-        raise ValueError("the plan is for several devices; fusiond 0.2 made such plans, and this one runs none")
     try:
+        if any("device" in each for each in (*plan["buffers"], *plan["steps"]) if isinstance(each, Mapping)):
+            raise ValueError("the plan is for several devices; fusiond 0.2 made such plans, and this one runs none")
         if plan.get("formulas"):
             plan = _with_extents(plan)
         return Program(

@@ -149,14 +149,6 @@ def test_a_loop_in_chunks() -> None:
         assert simulate.faults(plan, made) == ()
 
 
-def test_allocations_and_chunks() -> None:
-    for graph, allocation in itertools.product(itertools.islice(graphs(), 4), ("group", "one", "pooled")):
-        plan = plan_of(graph)
-        made = program(plan, dataclasses.replace(OVERLAPPED, allocation=allocation), name="x")
-        assert problems(made) == ()
-        assert simulate.faults(plan, made) == ()
-
-
 def expected(data: Arrays) -> Arrays:
     with np.errstate(over="ignore"):
         c = data["a"] * np.uint32(3) + data["b"]
@@ -355,21 +347,6 @@ def test_the_model_chooses_chunks_where_they_pay() -> None:
         assert found.count >= wanted
         assert found.span_us <= found.whole_us
         assert max(found.busy_us.values()) < found.ideal_us <= sum(found.busy_us.values())
-
-
-@pytest.mark.slow
-def test_the_plan_says_what_chunks_come_to(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
-    report = analyse("horner", "sizes: {elements: 1000000}").report["chunks"]
-    assert len(report["row_wise"]) == 20
-    assert report["counts"] == [1, 2, 4, 8, 16, 32, 64]
-    assert report["ideal_us"] < report["whole_us"]
-    assert report["estimate_us"] < report["whole_us"]
-    text = strategy.describe(analyse("horner", "sizes: {elements: 1000000}"))
-    assert "chunks: 20 of 20 kernels work row by row" in text
-    assert f"ideal {report['ideal_us']} us (up alone, and one chunk of the others)" in text
-    small = analyse("cholesky").report["chunks"]
-    assert small["counts"] == [1]
-    assert "potrf0" in small["not_row_wise"]
 
 
 @pytest.mark.slow

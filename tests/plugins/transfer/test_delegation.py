@@ -18,7 +18,7 @@ import fusiond_stitching.plugin
 import fusiond_transfer.plugin
 from fusiond.model.errors import RequestError
 from fusiond.model.events import Events, TrialFinished
-from fusiond.model.nouns import Analysis, Config, Job, Rejection
+from fusiond.model.nouns import Analysis, Config, Rejection
 from fusiond.model.outcomes import Record, Trial, Verdict
 from fusiond.model.program import Launch, Pointer, Program
 from fusiond.requests import jobs
@@ -261,19 +261,6 @@ def test_an_answer_that_fits_nowhere_is_left_out(
     same_as_numpy(device, program)
     monkeypatch.setattr(delegation.Together, "_part", lambda self, each, answers: why)
     assert Transfer().emit(analysed(), Config.of({**PLAIN, "together": delegation.EVERYTHING}), {}) == why
-
-
-def test_the_order_follows_from_what_is_needed(analysed: Callable[..., Analysis]) -> None:
-    """Of a graph with launches in it, every kernel comes behind those whose results it reads."""
-    known = analysed().payload.other_strategies
-    graph = known.composed(delegation.EVERYTHING, {})
-    assert isinstance(graph, Graph)
-    there = set(graph.inputs)
-    for kernel in graph.kernels:
-        assert there.issuperset(kernel.reads)
-        there |= set(kernel.writes)
-    assert there.issuperset(graph.outputs)
-    assert "detail" not in {each.name for each in graph.vectors}
 
 
 def forgets_a_read(kernels: dict[str, GraphKernel]) -> None:
@@ -524,30 +511,12 @@ def test_regions_in_place_and_in_loops(
     assert why in dict(analysis.payload.other_strategies.refused)["doc"]
 
 
-def test_kernels_that_read_what_another_overwrites_are_no_pair(
-    analysed: Callable[..., Analysis], device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Broken on purpose: without these edges, a and f are offered, and a may read what f has stored already."""
-    right = delegation.edges(analysed(*text_of_a_job(tmp_path, SHARED)).payload.asked.graph)
-    assert ("a", "f") in right
-    assert ("d", "f") in right
-    monkeypatch.setattr(delegation, "edges", lambda graph: right - {("a", "f"), ("d", "f")})
-    analysis = analysed(*text_of_a_job(tmp_path, SHARED))
-    assert ("a", "f") in {each.kernels for each in analysis.payload.other_strategies.offered}
-
-
 def test_who_does_not_ask_has_the_key_of_before(all_of_them: Registry, tmp_path: Path) -> None:
     def key(text: str) -> str:
         (job,) = jobs.read(tmp_path / "job.yaml", f"strategy: transfer\ngraph: fig2\n{text}")
         return prepare(all_of_them, job).workload.key
 
     assert key("") == key("together: false\n") != key("together: true\n")
-
-
-def test_part_jobs_have_the_budget_of_the_job(analysed: Callable[..., Analysis]) -> None:
-    part: Job = Transfer().parts(analysed())[0]
-    assert part.search.trials == 24
-    assert part.device == "auto"
 
 
 ROOTS = """

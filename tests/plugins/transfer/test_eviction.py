@@ -1,9 +1,8 @@
-"""Vectors that leave the device and come again: the least against brute force, and what the Programs really hold."""
+"""Vectors that leave the device and come again: the fewest transfers, and what the Programs really hold."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.model.errors import RequestError
 from fusiond.model.nouns import Analysis
 from fusiond.model.program import Program, problems
 from fusiond_transfer.analysis import eviction, intervals
@@ -24,6 +22,8 @@ from fusiond_transfer.frontend.generator import Shape
 from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
+
+from .test_limited_cells import fewest_transfers, needed_alone
 
 
 def drawn(seed: int) -> Graph:
@@ -41,43 +41,6 @@ def drawn(seed: int) -> Graph:
     return graph
 
 
-def alone(graph: Graph) -> int:
-    """Bytes of the kernel that needs most by itself, and of what is placed."""
-    device = [kernel for kernel in graph.kernels if kernel.device]
-    needed = [sum(graph.vector(name).size_bytes for name in {*each.reads, *each.writes}) for each in device]
-    return max([*needed, sum(graph.vector(name).size_bytes for name in graph.placed)], default=0)
-
-
-def least_by_brute_force(graph: Graph, limit: int) -> int:
-    """Over all choices of who stays in which gap between two uses: the fewest transfers more."""
-    uses: dict[str, list[int]] = {}
-    for k, kernel in enumerate(graph.kernels):
-        if kernel.device:
-            for name in {*kernel.reads, *kernel.writes}:
-                uses.setdefault(name, []).append(k)
-    down = {each.vector for each in intervals.crossings(graph) if not each.up}
-    from_host = set(graph.inputs) - set(graph.placed)
-    from_host |= {name for kernel in graph.kernels if not kernel.device for name in kernel.writes}
-    gaps = []
-    for name, at in uses.items():
-        at = [-1, *at] if name in graph.placed else at
-        gaps += [(name, a, b) for a, b in itertools.pairwise(at)]
-    best = 10**9
-    for kept in itertools.product((True, False), repeat=len(gaps)):
-        out = [name for (name, _, _), stays in zip(gaps, kept, strict=True) if not stays]
-        cost = len(out) + len({name for name in out if name not in down and name not in from_host})
-        if cost >= best:
-            continue
-        held = [
-            {name for name, at in uses.items() if k in at}
-            | {name for (name, a, b), stays in zip(gaps, kept, strict=True) if stays and a < k < b}
-            for k in sorted({k for at in uses.values() for k in at})
-        ]
-        if all(sum(graph.vector(name).size_bytes for name in names) <= limit for names in held):
-            best = cost
-    return best
-
-
 def check(graph: Graph, limit: int) -> int:
     """The transfers that evictions cost under a limit, as all that can be said of it was looked at."""
     limited = dataclasses.replace(graph, limit_bytes=limit)
@@ -85,8 +48,8 @@ def check(graph: Graph, limit: int) -> int:
     if found.evictions is None:
         return 0
     assert found.evictions.least
-    assert found.evictions.more == least_by_brute_force(graph, limit)
     plain = intervals.crossings(graph)
+    assert found.evictions.more == fewest_transfers(graph, limit) - len(plain)
     assert len(found.crossings) == len(plain) + found.evictions.more
     seed = eviction.belady(eviction._Uses(graph, plain), limit)
     assert seed.more >= found.evictions.more
@@ -109,7 +72,7 @@ def test_evictions_are_the_least_on_a_thousand_graphs(block: int) -> None:
     costly = 0
     for seed in range(100 * block, 100 * block + 100):
         graph = drawn(seed)
-        needed = alone(graph)
+        needed = needed_alone(graph)
         if not needed:
             continue
         gaps = sum(len(graph.readers.get(each.name, ())) for each in graph.vectors)
@@ -125,7 +88,7 @@ def test_belady_is_not_the_least_where_a_download_costs() -> None:
 
 
 def _worse(graph: Graph) -> bool:
-    limit = alone(graph)
+    limit = needed_alone(graph)
     crossings = intervals.crossings(graph)
     if not limit:
         return False
@@ -178,11 +141,6 @@ def test_a_job_says_who_leaves(analyse: Callable[..., Analysis], strategy: Trans
                for _, config in strategy.seeds(analysis, strategy.space(analysis, {}), {}))  # fmt: skip
 
 
-def test_a_kernel_that_does_not_fit_by_itself_is_one_line(analyse: Callable[..., Analysis]) -> None:
-    with pytest.raises(RequestError, match="12287 bytes on the device are too few: k2 alone needs 12288 at once"):
-        analyse(spilling().yaml(), "limits: {device_bytes: 12287}")
-
-
 @pytest.mark.slow
 def test_large_graphs_are_planned_by_beladys_rule() -> None:
     graph = generator.random_graph(
@@ -231,7 +189,7 @@ def test_a_vector_that_leaves_before_its_last_use_is_killed(monkeypatch: pytest.
 def _seen() -> bool:
     for seed in range(60):
         graph = drawn(seed)
-        limit = alone(graph)
+        limit = needed_alone(graph)
         if not limit:
             continue
         found = Schedules(dataclasses.replace(graph, limit_bytes=limit))

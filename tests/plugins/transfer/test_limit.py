@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from fusiond.model.errors import RequestError
 from fusiond.model.nouns import Analysis, Config, Rejection
 from fusiond.model.program import Program
 from fusiond_transfer.analysis import intervals, limit, schedule
@@ -156,18 +155,6 @@ def test_a_plan_under_a_limit_fits_and_says_what_is_proven(
                 continue
             plan = script(strategy._schedule(analysis.payload, config, {}))
             assert simulate.run(plan, made).peak_bytes <= vectors * size, config
-
-
-def test_a_limit_that_nothing_fits_is_one_line(parse: Callable[..., object]) -> None:
-    with pytest.raises(RequestError, match=r"65535 bytes on the device are too few: k0 alone needs 65536 at once"):
-        parse("fig2", "limits: {device_bytes: 65535}")
-    parse("fig2", "limits: {device_bytes: 65536}")
-
-
-@pytest.mark.parametrize("wrong", ["{bytes: 3}", "{device_bytes: 0}", "{device_bytes: yes}", "7", "{}"])
-def test_a_limit_that_is_none(wrong: str, parse: Callable[..., object]) -> None:
-    with pytest.raises(RequestError, match=r"expected \{device_bytes: N\}"):
-        parse("fig2", f"limits: {wrong}")
 
 
 def test_a_limit_makes_allocations_count_and_no_claim_too_much(analyse: Callable[..., Analysis]) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.model.inputs.fills import initial
-from fusiond.model.program import Copy, Role, problems
+from fusiond.model.program import Copy, problems
 from fusiond_transfer.analysis import intervals
 from fusiond_transfer.analysis.schedules import Schedules, claims
 from fusiond_transfer.analysis.script import script
@@ -110,13 +109,3 @@ def test_a_loop_of_hashes_on_the_device_is_the_plain_one(device: Any) -> None:
         for found in results[1:]:
             for name, values in results[0].items():
                 np.testing.assert_array_equal(found[name], values, err_msg=f"{seed} {name}")
-
-
-def test_the_inputs_of_a_loop_are_never_written(graph: Callable[..., Graph], device: Any) -> None:
-    made = program(
-        script(Schedules(graph("cg", "sizes: {side: 3}")).grouping("interval_stabbing")), Execution(), name="x"
-    )
-    names = {each.name for each in made.buffers if each.role is Role.INPUT}
-    assert names == {"x", "r", "p", "rr"}
-    assert all(initial(each, 0).size for each in made.buffers)
-    device.run(made)

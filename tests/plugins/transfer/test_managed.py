@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fusiond.build import nvcc
@@ -73,40 +72,6 @@ def test_pages_are_where_they_are_used_first_before_anything_counts(
     together = {each.name: each.arena for each in program.buffers if each.memory is Memory.MANAGED}
     assert together["a"] == together["b"] != together["d"] == together["total"]
     assert together["e"] is None
-
-
-@pytest.mark.slow
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("seed", range(8))
-def test_random_graphs_give_what_they_give_copied(
-    seed: int, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
-) -> None:
-    """A third of the vectors is mapped, and another one copied, where the seed is odd."""
-    text = f"graph: many\nsizes: {{elements: 33}}\nmemory: managed\ngenerate: {{kernels: 9, inputs: 3, indegree: [1, 3], outdegree: [1, 2], seed: {seed}}}\n"  # noqa: E501
-    analysis = analyse(text)
-    if seed % 2:
-        found: Graph = analysis.payload.asked.graph
-        kinds = ("managed", "mapped", "copied")
-        vectors = tuple(dataclasses.replace(v, memory=kinds[n % 3]) for n, v in enumerate(found.vectors))
-        workload = dataclasses.replace(
-            analysis.workload,
-            payload=dataclasses.replace(analysis.payload.asked, graph=dataclasses.replace(found, vectors=vectors)),
-        )
-        analysis = strategy.analyse(workload, None)  # type: ignore[arg-type]
-    offer = analysis.payload.offer
-    rest = {"order": "given"} if offer.reordered else {}
-    send = "batch" if seed % 4 == 2 else "message"
-    outputs = []
-    for mapped in offer.mapped or (None,):
-        more = rest if mapped is None else {**rest, "mapped": mapped}
-        for choice in offer.managed:
-            program = _program(strategy, analysis, managed=choice, send=send, **more)
-            outputs.append(device.run(program, seed=seed))
-            assert any(isinstance(each, Prefetch) for each in program.steps) == (choice != "none")
-    assert len(outputs) > 1
-    for other in outputs[1:]:
-        for name, values in outputs[0].items():
-            np.testing.assert_array_equal(other[name], values, err_msg=name)
 
 
 def test_a_kernel_whose_pages_are_on_the_other_side_is_a_fault(

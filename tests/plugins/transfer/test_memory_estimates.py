@@ -201,24 +201,6 @@ kernels:
     assert quick < found - 900
 
 
-def test_plan_says_where_vectors_lie(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
-    """By what is known of the device, which can turn the choice round."""
-    analysis = analyse(MIXED)
-    said = strategy.describe(analysis).partition("where vectors lie, by estimate")[2].splitlines()
-    lines = [line for line in said if line.endswith(" us, assumed")]
-    assert len(lines) == len(analysis.report["memories"]) == 6
-    assert any(line.startswith("  a, e mapped (once) and b managed (all): ") for line in lines)
-    for mapped_us in (90.0, 900.0):
-        answers = {**_linear(10.0, 0.01), **_kernels(strategy, analysis, 100.0, mapped_us)}
-        said = strategy.describe(analysis, answers).splitlines()
-        assert sum(line.endswith(" us, measured") for line in said) == 6
-        (first,) = (line for line in said if line.startswith("  tried first: "))
-        assert ("mapped (all)" in first) == (mapped_us < 100)
-    plain = analyse("fig2")
-    assert plain.report["memories"] == []
-    assert "where vectors lie" not in strategy.describe(plain)
-
-
 def test_the_fastest_messages_depend_on_what_is_shared(graph: Callable[..., Graph]) -> None:
     """Of random graphs in which half the vectors may be mapped: never slower than what is fastest with all copied, by
     the same costs, and faster in some."""

@@ -80,14 +80,16 @@ def test_allocations_of_pieces(graph: Callable[..., Graph]) -> None:
 def in_one_memory(seed: int, graph: Callable[..., Graph]) -> int:
     """How many prefetches there are."""
     draw = random.Random(seed)
-    kind = draw.choice([MAPPED, MANAGED])
-    there = ", ".join(f"{name}: {{memory: {kind}}}" for name in ("a", "v0", "v2", "v3") if draw.random() < 0.7)
+    kinds = draw.choice([[MAPPED], [MANAGED], [MAPPED, MANAGED]])
+    there = ", ".join(f"{name}: {{memory: {draw.choice(kinds)}}}" for name in ("a", "v0", "v2", "v3")
+                      if draw.random() < 0.7)  # fmt: skip
     drawn = parts_machine.drawn(seed, 5, head=f"vectors: {{{there}}}\n")
     schedule = Schedules(graph(drawn.text)).least().schedule
     plan = mapped_or_managed.placed(
-        schedule, **{kind: draw.choice(list(mapped_or_managed.choices(schedule.graph, kind)))}
+        schedule, **{kind: draw.choice(list(mapped_or_managed.choices(schedule.graph, kind))) for kind in kinds}
     )
-    execution = Execution(memory="pinned", issue=draw.choice(["one_stream", "overlapped"]))
+    execution = Execution(memory="pinned", issue=draw.choice(["one_stream", "overlapped"]),
+                          send=draw.choice(["message", "batch"]))  # fmt: skip
     program = emit.program(plan, execution, name="parts")
     is_numpys(drawn, plan, program, seed)
     return sum(isinstance(each, Prefetch) for each in program.steps)

@@ -3,78 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator
-
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fusiond.model.program import Alloc, Copy, CopyBatch, Free, HostCall, Launch, Program, Step, problems
 from fusiond_transfer.analysis.schedules import Schedules
-from fusiond_transfer.analysis.script import Script, script
+from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import simulate
 from fusiond_transfer.codegen.emit import Execution, program
-from fusiond_transfer.frontend.generator import Shape, random_graph
 from fusiond_transfer.frontend.graph import Graph
-
-EXECUTIONS = tuple(
-    Execution(issue=issue, send=send, allocation=allocation)
-    for issue, send, allocation in itertools.product(
-        ("one_stream", "overlapped"), ("message", "batch"), ("ahead", "each", "group", "one", "pooled")
-    )
-)
-GROUPINGS = ("separate", "paper_greedy", "paper_tight", "interval_stabbing", "min_residency")
-
-
-def emitted(graph: Graph, grouping: str, execution: Execution) -> tuple[Script, Program] | None:
-    if execution.allocation == "each" and execution.send == "message" and grouping != "separate":
-        return None
-    plan = script(Schedules(graph).grouping(grouping))
-    return plan, program(plan, execution, name="x")
-
-
-@given(
-    seed=st.integers(0, 10**6),
-    kernels=st.integers(1, 9),
-    grouping=st.sampled_from(GROUPINGS),
-    execution=st.sampled_from(EXECUTIONS),
-)
-@settings(max_examples=60)
-def test_every_plan_gives_what_the_graph_gives(seed: int, kernels: int, grouping: str, execution: Execution) -> None:
-    shape = Shape(kernels=kernels, inputs=1 + seed % 5, indegree=(1, 3), outdegree=(1, 3), seed=seed)
-    found = emitted(random_graph(shape, elements=16 + seed % 3), grouping, execution)
-    if found is not None:
-        plan, made = found
-        assert problems(made) == ()
-        assert simulate.faults(plan, made) == ()
-
-
-@pytest.mark.slow
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", ["fig2", "cholesky", "matmul", "cg", "cg_step", "random24"])
-def test_the_catalogue_in_every_way(name: str, graph: Callable[..., Graph]) -> None:
-    schedules = Schedules(graph(name))
-    for grouping, execution in itertools.product(("separate", "interval_stabbing", "min_residency"), EXECUTIONS):
-        if execution.allocation == "each" and execution.send == "message" and grouping != "separate":
-            continue
-        if schedules.graph.loop and execution.allocation != "ahead":
-            continue
-        plan = script(schedules.grouping(grouping))
-        made = program(plan, execution, name="x")
-        assert problems(made) == (), (grouping, execution)
-        assert simulate.faults(plan, made) == (), (grouping, execution)
-
-
-def test_a_plan_that_does_nothing_is_seen(graph: Callable[..., Graph]) -> None:
-    """The simulator starts with poison: without copies, everything is reported."""
-    plan = script(Schedules(graph("fig2")).grouping("interval_stabbing"))
-    made = program(plan, Execution(), name="x")
-    bare = dataclasses.replace(made, steps=tuple(step for step in made.steps if not isinstance(step, Copy)))
-    found = simulate.faults(plan, bare)
-    assert any("k0 reads B@device before anything was written there" in line for line in found)
-    assert any("D is not what the graph computes" in line for line in found)
-
 
 # --- mutants --------------------------------------------------------------------------------------------
 
@@ -125,21 +61,6 @@ def test_slots_off_by_one_are_killed_unless_they_are_in_the_interval(graph: Call
     assert len(everything) >= 6
 
 
-def test_a_download_before_its_kernel_is_killed(graph: Callable[..., Graph]) -> None:
-    for name in ("fig2", "matmul", "cholesky", "random24"):
-        plan = script(Schedules(graph(name)).grouping("interval_stabbing"))
-        made = program(plan, Execution(), name="x")
-        for at, step in enumerate(made.steps):
-            if isinstance(step, Copy) and step.source[0].endswith("@device"):
-                sources = set(step.source)
-                writers = [
-                    index for index, each in enumerate(made.steps)
-                    if isinstance(each, Launch) and {a.buffer for a in each.arguments if hasattr(a, "buffer")} & sources
-                    and index < at
-                ]  # fmt: skip
-                assert simulate.faults(plan, moved(made, at, writers[-1])), (name, step.name)
-
-
 def test_vectors_swapped_in_the_layout_are_killed(graph: Callable[..., Graph]) -> None:
     for send in ("message", "batch"):
         plan = script(Schedules(graph("fig2")).grouping("interval_stabbing"))
@@ -158,18 +79,6 @@ def test_vectors_swapped_in_the_layout_are_killed(graph: Callable[..., Graph]) -
                 assert simulate.faults(plan, mutant), step.name
                 swapped += 1
         assert swapped == 3
-
-
-def test_offsets_swapped_on_one_side_are_killed(graph: Callable[..., Graph]) -> None:
-    plan = script(Schedules(graph("fig2")).grouping("interval_stabbing"))
-    made = program(plan, Execution(), name="x")
-    a, b = made.buffer("A@device"), made.buffer("B@device")
-    swapped = {a.name: b.offset_bytes, b.name: a.offset_bytes}
-    buffers = tuple(
-        dataclasses.replace(each, offset_bytes=swapped.get(each.name, each.offset_bytes))
-        for each in made.buffers
-    )  # fmt: skip
-    assert problems(dataclasses.replace(made, buffers=buffers))
 
 
 def test_every_missing_copy_is_killed(graph: Callable[..., Graph]) -> None:
@@ -237,14 +146,3 @@ def test_the_peak_is_what_the_allocations_come_to(graph: Callable[..., Graph]) -
     assert each.peak_bytes == 5 * size
     one = simulate.run(plan, program(plan, Execution(allocation="one"), name="x"))
     assert one.peak_bytes == 12 * size  # all but G, which never leaves the host
-
-
-def test_a_reader_of_freed_memory_is_named(graph: Callable[..., Graph]) -> None:
-    plan = script(Schedules(graph("fig2")).grouping("separate"))
-    made = program(plan, Execution(allocation="each"), name="x")
-    at = next(index for index, step in enumerate(made.steps) if step.name == "alloc_H@device")
-    lines = simulate.run(plan, without(made, at)).problems
-    assert lines == ()  # without a step that allocates it, it was there all the time
-    free = next(index for index, step in enumerate(made.steps) if step.name == "free_H@device")
-    early = moved(made, free, at + 1)
-    assert any("touches H@device, which is not allocated then" in line for line in simulate.run(plan, early).problems)

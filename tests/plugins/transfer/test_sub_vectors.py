@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +21,8 @@ from fusiond_transfer.codegen import emit, simulate
 from fusiond_transfer.codegen.emit import Execution
 from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.strategy import Transfer
+
+from . import parts_machine
 
 HALVES = """\
 graph: halves
@@ -113,64 +114,20 @@ def test_allocations_are_of_the_pieces_that_are_used(
         np.testing.assert_array_equal(device.run(program, seed=seed, inputs={"x": x})["z"], y * y)
 
 
-def _random(seed: int, vectors: int = 6) -> tuple[str, list[tuple[str, tuple[str, ...], str, float]]]:
-    """The text of a graph, and what its kernels compute: written = factor * the first read + the others."""
-    draw = random.Random(seed)
-    length = 24
-    there: list[tuple[str, int, int]] = [("a", 0, length), ("b", 0, length)]  # whole vectors, so far
-    lines, steps = [], []
-    for number in range(vectors):
-        name = f"v{number}"
-        cut = sorted({0, length, *(draw.randrange(1, length) for _ in range(draw.randrange(3)))})
-        for part, (first, end) in enumerate(itertools.pairwise(cut)):
-            reads = []
-            for vector, _, _ in draw.sample(there, draw.randrange(1, min(3, len(there)) + 1)):
-                start = draw.randrange(length - (end - first) + 1)
-                text = f"{vector}[{start}:{start + end - first}]" if draw.random() < 0.7 else vector
-                if text == vector and end - first != length:
-                    text = f"{vector}[{first}:{end}]"
-                reads.append(text)
-            factor = draw.choice([2.0, 3.0, -1.0])
-            body = " + ".join([f"{factor} * {reads[0].partition('[')[0]}", *(r.partition("[")[0] for r in reads[1:])])
-            written = f"{name}[{first}:{end}]" if len(cut) > 2 else name
-            steps.append((written, tuple(reads), name, factor))
-            side = draw.choice(["host", "device"])
-            lines.append(f"  - {{name: k{number}_{part}, on: {side}, reads: {reads!r}, writes: [{written!r}], "
-                         f"body: {body!r}}}")  # fmt: skip
-        there.append((name, 0, length))
-    outputs = draw.sample([name for name, _, _ in there[2:]], 2)
-    head = f"graph: parts\nelements: {length}\ndtype: float64\ninputs: [a, b]\noutputs: {outputs!r}\nkernels:\n"
-    return head + "\n".join(lines) + "\n", steps
-
-
-def _slice(values: dict[str, np.ndarray], text: str) -> np.ndarray:
-    name, mark, bounds = text.partition("[")
-    if not mark:
-        return values[name]
-    first, _, end = bounds.rstrip("]").partition(":")
-    return values[name][int(first) : int(end)]
-
-
 @pytest.mark.slow
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_graphs_are_numpys(
     seed: int, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
 ) -> None:
-    text, steps = _random(seed)
-    analysis = analyse(text)
-    draw = np.random.default_rng(seed)
-    inputs = {name: draw.integers(-8, 8, 24).astype(float) for name in "ab"}
-    values = {**inputs, **{name: np.empty(24) for _, _, name, _ in steps}}
-    for written, reads, _, factor in steps:
-        first, *others = (_slice(values, each) for each in reads)
-        _slice(values, written)[:] = factor * first + sum(others)
+    drawn = parts_machine.drawn(seed)
+    given = drawn.given(seed)
     grouping = ("interval_stabbing", "min_residency", "local_search")[seed % 3]
-    program = _emitted(strategy, analysis, grouping=grouping, issue=("overlapped", "one_stream")[seed % 2])
+    program = _emitted(strategy, analyse(drawn.text), grouping=grouping, issue=("overlapped", "one_stream")[seed % 2])
     for order in range(4):
-        out = device.run(program, seed=order, inputs=inputs)
-        for name, found in out.items():
-            np.testing.assert_array_equal(found, values[name], err_msg=f"{name}\n{text}")
+        out = device.run(program, seed=order, inputs=given)
+        for name, values in drawn.computed(given).items():
+            np.testing.assert_array_equal(out[name], values, err_msg=f"{name}\n{drawn.text}")
 
 
 def _brute_force(graph: Graph) -> int:
@@ -197,7 +154,7 @@ def test_plans_are_no_worse_than_brute_force(graph: Callable[..., Graph]) -> Non
     """What lies between may be copied along where that is harmless, so they can be better."""
     compared = 0
     for seed in range(100):
-        found = graph(_random(seed, 3)[0])
+        found = graph(parts_machine.drawn(seed, 3).text)
         spans = [each.latest - each.earliest + 1 for each in crossings(found)]
         if len(spans) <= 7 and np.prod(spans) < 2000:
             least = Schedules(found).least()
@@ -211,7 +168,7 @@ def test_plans_are_no_worse_than_brute_force(graph: Callable[..., Graph]) -> Non
 @pytest.mark.parametrize("seed", range(40))
 def test_programs_are_right_in_every_order_and_broken_ones_are_not(seed: int, graph: Callable[..., Graph]) -> None:
     """In the simulator, where a value is what it is made of: without one of its copies no plan gives the outputs."""
-    found = graph(_random(seed)[0])
+    found = graph(parts_machine.drawn(seed).text)
     plan = script(Schedules(found).least().schedule)
     program = emit.program(plan, Execution(memory="pinned", issue="overlapped"), name="parts")
     assert problems(program) == ()

@@ -31,7 +31,6 @@ MISTAKES = [
     ("reads: [a, b]", "reads: [a, d]", 7, "the kernels form a cycle: k0 -> k1 -> k0"),
     ("inputs: [a, b]", "inputs: [a]", 7, "k0 reads b, which is not a vector of this graph"),
     ("elements: n", "elements: n - 8", 3, "a has 0 elements; expected at least one"),
-    ("elements: n", "elements: m", 3, "'m' has no value"),
     ("outputs: [d]", "outputs: [x]", 5, "there is no vector 'x'"),
     ("outputs: [d]", "outputs: [a]", 5, "a is written by no kernel"),
     ("outputs: [d]", "outputs: []", 5, "is empty, so there is nothing to compare"),
@@ -39,9 +38,7 @@ MISTAKES = [
     ("name: k1", "name: k0", 8, "two kernels are called 'k0'"),
     ("name: k1", "name: 'k 1'", 8, "'k 1' is not a name"),
     ("on: host", "on: gpu", 8, "is 'gpu'; it can be host, device"),
-    ("on: host, ", "", 8, "the key 'on' is missing"),
     ("writes: [d]", "write: [d]", 8, "unknown key 'write'; did you mean 'writes'?"),
-    ("graph: good", "graph: good\ninput: [a]", 2, "unknown key 'input'; did you mean 'inputs'?"),
     ("graph: good", "graph: good/bad", 1, "expected a name"),
     ("outputs: [d]", "outputs: [d]\nplaced: [c]", 6, "c is not an input"),
     ("outputs: [d]", "outputs: [d]\ncarried: {a: d}", 6, "is for loops; say loop: true"),
@@ -55,9 +52,6 @@ MISTAKES = [
     ("outputs: [d]", "outputs: [d]\nlimits: {device_bytes: 0}", 6, "expected at least one byte"),
     ("outputs: [d]", "outputs: [d]\nvectors: {z: {elements: 3}}", 6, "unknown vector 'z'"),
     ("outputs: [d]", "outputs: [d]\nvectors: {c: {dtype: float12}}", 6, "is 'float12'; it can be bool, int8"),
-    ("outputs: [d]", "outputs: [d]\nvectors: {c: {elements: 0}}", 6, "c has 0 elements"),
-    ("outputs: [d]", "outputs: [d]\nvectors: {c: {fill: {integers: [2, 1]}}}", 6, "is above the second: 2 > 1"),
-    ("outputs: [d]", "outputs: [d]\ndtype: complex64", 6, "is 'complex64'; it can be"),
     ("reads: [c], writes: [d]", "reads: [c], writes: [d], in_place: {d: a}", 8, "k1 must write d and read a"),
     ("reads: [c], writes: [d]}", "reads: [c], writes: [d], body: c}\nvectors: {c: {dtype: float8_e5m2}}", 8,
      "c is of float8_e5m2, with which no formula computes; give a source"),
@@ -65,9 +59,7 @@ MISTAKES = [
     ("writes: [d]", "writes: [d], body: c + a", 8, "mentions a, which the kernel does not read"),
     ("writes: [d]", "writes: [d], body: {e: c}", 8, "k1 does not write 'e'"),
     ("writes: [d]", "writes: [d], body: sum(c)", 8, "into an output of one element"),
-    ("writes: [d]", "writes: [d], body: exp(c)", 8, "unknown function 'exp'"),
     ("writes: [d]", "writes: [d], grid: [3]", 8, "is for kernels with a 'source'"),
-    ("writes: [d]", "writes: [d], source: none.cpp, entry: f", 8, "there is no file"),
     ("kernels:", "generate: {kernels: 3, inputs: 1, indegree: [1, 2], outdegree: [1, 1]}\nkernels:", 4,
      "stands beside 'generate'"),
 ]  # fmt: skip
@@ -233,11 +225,6 @@ def test_a_mistake_in_python_is_one_line() -> None:
         other.build()
 
 
-def test_a_graph_needs_no_sizes(parse: Callable[..., Workload]) -> None:
-    found = parse(GOOD.replace("sizes: {n: 8}\nelements: n\n", "")).payload.graph
-    assert {each.elements for each in found.vectors} == {1}
-
-
 def test_names_that_yaml_takes_for_something_else(parse: Callable[..., Workload]) -> None:
     graph = KernelGraph("null", elements=8, dtype="float64")
     graph.inputs("null", "yes", "on")
@@ -276,7 +263,3 @@ def test_horners_rule_has_the_papers_size(graph: Callable[..., Graph]) -> None:
     assert all(isinstance(kernel.body, Formula) for kernel in found.kernels)
     assert (len(graph("cholesky").kernels), len(graph("matmul").kernels)) == (20, 12)
     assert len(graph("cg").kernels) == 7
-
-
-def test_paths_are_not_part_of_the_key(parse: Callable[..., Workload], tmp_path: Path) -> None:
-    assert str(tmp_path) not in repr(parse(GOOD).content)

@@ -179,15 +179,6 @@ def test_what_is_not_known_is_a_boundary_with_a_reason(name):
     assert not module.fusable(call)
 
 
-def test_the_bodies_of_a_loop_are_modules_of_their_own():
-    jax = pytest.importorskip("jax", reason="jax lowers the loop")
-    function = lambda n, x: jax.lax.fori_loop(0, n, lambda i, y: jax.numpy.sin(y) * 2.0 + i, x)  # noqa: E731
-    module = importer.read(oracle.lowered(function, np.int32(5), np.ones(7, np.float32)), "loop.hlo")
-    assert any("while" in why for why in module.foreign.values())
-    inside = {each.opcode for frame in module.frames for each in frame.instructions}
-    assert {"sine", "multiply", "compare"} <= inside
-
-
 @pytest.mark.parametrize(
     ("lines", "line", "said"),
     [

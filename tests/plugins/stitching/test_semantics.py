@@ -27,7 +27,6 @@ from fusiond_stitching.codegen.semantics import (
     convert,
     literal,
     loaded,
-    rounded,
     stored,
     unary,
 )
@@ -252,19 +251,3 @@ def test_the_total_order_ranks_nan_and_the_sign_of_zero(runner):
             lambda x, y, f=function: f(rank(x), rank(y)),
         )  # fmt: skip
     cases.check(runner)
-
-
-def test_functions_are_written_once_and_know_their_headers():
-    """A source has all of its functions, even one whose only call was a constant that nobody read."""
-    functions = Functions()
-    first, again = (rounded(functions, TYPES["f16"], Code(each)) for each in ("a", "(b)"))
-    assert (first, again) == ("round_f16(a)", "round_f16(b)")
-    assert first.headers == again.headers == functions.headers == {"cuda_fp16.h"}
-    binary(functions, "maximum", TYPES["f32"], first, again)
-    rounded(functions, TYPES["bf16"], Code("c"))
-    assert functions.headers == {"cuda_fp16.h", "cuda_bf16.h"}
-    assert len(functions.texts) == 3
-    assert functions.texts[0] == (
-        "__device__ __forceinline__ float round_f16(float value)\n{\n"
-        "    return __half2float(__float2half_rn(value));\n}\n"
-    )

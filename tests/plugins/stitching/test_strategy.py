@@ -86,10 +86,6 @@ class TestModules(TestStitching):
         ("module: lr_step\ndots: some", "dots: is 'some'"),
         ("module: lr_step\nprobes: -1", "probes: is -1"),
         ("module: lr_step\ninputs: {in_9: zeros}", "unknown key 'in_9'"),
-        ("module: lr_step\ninputs: {in_0: {uniform: [2, 1]}}", "the first number is above the second: 2 > 1"),
-        ("module: lr_step\ninputs: {in_0: {integers: [0.5, 1]}}", "a whole number is wanted"),
-        ("module: w2v_step\ninputs: {in_3: {uniform: [0, 1]}}", "integers: [low, high]"),
-        ("module: lr_step\ninputs: {in_0: {file: ./none.npy}}", "there is no file"),
         ("module: lr_step\nsizes: {n: 3}", "a module's sizes are part of it"),
         ("module: lr_step\ngraph: x", "unknown key 'graph'"),
         ("module: lr_step\naccuracy: fast", "is 'fast'; it can be strict, xla"),
@@ -155,16 +151,6 @@ def test_accuracy_goes_into_all_programs_and_into_the_workload(folder):
     assert found[""][1] == ()
     assert found["accuracy: xla"][1] == ("-prec-div=false", "-prec-sqrt=false")
     assert found["accuracy: xla"][0] != found[""][0]
-
-
-@pytest.mark.slow
-def test_the_bodies_of_a_loop_are_modules_of_their_own(folder):
-    (folder / "loop.hlo").write_text(LOOP)
-    found = plan(registry(), job("module: loop.hlo", str(folder / "job.yaml")), arch="sm_90")
-    frames = {each["name"]: each["kernels"] for each in found.analysis.report["frames"]}
-    assert frames == {"body": 1, "test": 1}
-    assert "frame body: 5 instructions, 1 kernel each time it runs" in found.description
-    assert found.analysis.report["library"][0]["name"].startswith("run")
 
 
 @pytest.mark.slow
@@ -260,12 +246,6 @@ def test_the_key_follows_what_the_module_computes_and_not_its_text(folder):
         for name in ("odd", "same", "other")
     }
     assert content["odd"] == content["same"] != content["other"]
-
-
-def test_a_fill_changes_the_key():
-    plain = prepare(registry(), job("module: lr_step")).workload
-    other = prepare(registry(), job("module: lr_step\ninputs: {in_1: {uniform: [0, 1]}}")).workload
-    assert plain.key != other.key
 
 
 # --- the performance library ----------------------------------------------------------------------------

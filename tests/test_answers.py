@@ -92,6 +92,24 @@ class Noisy(InProcess):
         return super().call(request, timeout_secs)
 
 
+def failing(cost: str, outcome: Outcome, reason: str, *, final: bool = False, times: int = 10**6) -> type[InProcess]:
+    """The first so many checks of the program of that cost fail, or its samples in the finals."""
+
+    class Fails(InProcess):
+        left: ClassVar[int] = times
+
+        def call(self, request: Any, timeout_secs: float) -> Any:
+            asked = isinstance(request, protocol.SampleRequest) if final else isinstance(request, protocol.CheckRequest)
+            if final and asked and request.plan.purpose is not Purpose.FINAL:
+                asked = False
+            if asked and Fails.left and f"cost_us {cost}\n" in _text(request.candidate if final else request.bundle):
+                Fails.left -= 1
+                return MeasureFailed(outcome=outcome, reason=reason)
+            return super().call(request, timeout_secs)
+
+    return Fails
+
+
 def noisy(share: float, seed: int = 0) -> type[Noisy]:
     return type("Noisy", (Noisy,), {"share": share, "random": random.Random(seed)})
 
@@ -233,14 +251,7 @@ def test_an_answer_that_is_as_good_keeps_its_place(store: Store, fakes: Registry
 @pytest.mark.parametrize("outcome", [Outcome.WRONG_RESULT, Outcome.BUILD_FAILED, Outcome.CRASHED])
 def test_an_answer_that_fails_is_replaced_and_it_is_said_why(store: Store, fakes: Registry, outcome: Outcome) -> None:
     tuned(store, fakes)
-
-    class Fails(InProcess):
-        def call(self, request: Any, timeout_secs: float) -> Any:
-            if isinstance(request, protocol.CheckRequest) and "cost_us 10.0\n" in _text(request.bundle):
-                return MeasureFailed(outcome=outcome, reason="seed 0: y differs")
-            return super().call(request, timeout_secs)
-
-    _, after, _ = tuned(store, fakes, ONE, runner=Fails)
+    _, after, _ = tuned(store, fakes, ONE, runner=failing("10.0", outcome, "seed 0: y differs"))
     assert after.verdict is Verdict.KEEP
     assert after.replaced == f"it failed: {outcome.value}: seed 0: y differs"
 
@@ -264,15 +275,8 @@ def test_a_keep_whose_unfused_way_fails_is_replaced(store: Store, fakes: Registr
 @pytest.mark.slow
 def test_a_candidate_that_could_not_be_judged_leaves_it_undecided(store: Store, fakes: Registry) -> None:
     """The one that is set aside for noise is 2.6 % faster than the unfused way, and all others are slower."""
-
-    class OneIsNoisy(InProcess):
-        def call(self, request: Any, timeout_secs: float) -> Any:
-            final = isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL
-            if final and "cost_us 10.0\n" in _text(request.candidate):
-                return MeasureFailed(outcome=Outcome.TOO_NOISY, reason="it scatters")
-            return super().call(request, timeout_secs)
-
-    _, record, _ = tuned(store, fakes, "strategy: toy\nunfused: 10.8\n", runner=OneIsNoisy)
+    runner = failing("10.0", Outcome.TOO_NOISY, "it scatters", final=True)
+    _, record, _ = tuned(store, fakes, "strategy: toy\nunfused: 10.8\n", runner=runner)
     assert record.verdict is Verdict.UNDECIDED
     assert "a candidate could not be judged: too noisy or lost in 5 processes" in record.ended
 
@@ -280,14 +284,7 @@ def test_a_candidate_that_could_not_be_judged_leaves_it_undecided(store: Store, 
 @pytest.mark.slow
 def test_an_answer_whose_process_was_lost_stands(store: Store, fakes: Registry) -> None:
     _, first, _ = tuned(store, fakes)
-
-    class Loses(InProcess):
-        def call(self, request: Any, timeout_secs: float) -> Any:
-            if isinstance(request, protocol.CheckRequest) and "cost_us 10.0\n" in _text(request.bundle):
-                return MeasureFailed(outcome=Outcome.WORKER_DIED, reason="killed")
-            return super().call(request, timeout_secs)
-
-    _, after, seen = tuned(store, fakes, ONE, runner=Loses)
+    _, after, seen = tuned(store, fakes, ONE, runner=failing("10.0", Outcome.WORKER_DIED, "killed"))
     assert after == first
     assert phases(seen, "answer") == ["the answer of today stands: it could not be measured this time: killed"]
     assert store.jobs()[0].finding == "the answer of today stands: it could not be measured this time: killed"
@@ -477,35 +474,10 @@ def test_run_goes_on_with_its_own_interrupted_job_whatever_the_budget(store: Sto
     assert done <= answer(store, fakes, row).trials < 45
 
 
-def fails(cost: str, outcome: Outcome, request_kind: type, purpose: Purpose | None = None) -> type[InProcess]:
-    """A device on which the program of that cost fails where it is asked for."""
-
-    class Fails(InProcess):
-        def call(self, request: Any, timeout_secs: float) -> Any:
-            if isinstance(request, request_kind):
-                bundle = request.bundle if isinstance(request, protocol.CheckRequest) else request.candidate
-                said = purpose is None or request.plan.purpose is purpose
-                if said and f"cost_us {cost}\n" in _text(bundle):
-                    return MeasureFailed(outcome=outcome, reason="it fails")
-            return super().call(request, timeout_secs)
-
-    return Fails
-
-
 @pytest.mark.slow
 def test_an_unfused_way_that_times_out_once_stays_in_the_finals(store: Store, fakes: Registry) -> None:
     """Without it a candidate might win that should not."""
-    late = 0
-
-    class Late(InProcess):
-        def call(self, request: Any, timeout_secs: float) -> Any:
-            nonlocal late
-            final = isinstance(request, protocol.SampleRequest) and request.plan.purpose is Purpose.FINAL
-            if final and "cost_us 22.0\n" in _text(request.candidate) and not late:
-                late += 1
-                return MeasureFailed(outcome=Outcome.TIMED_OUT, reason="no answer within 10.0 s")
-            return super().call(request, timeout_secs)
-
-    row, _, _ = tuned(store, fakes, runner=Late)
-    assert late == 1
+    late = failing("22.0", Outcome.TIMED_OUT, "no answer within 10.0 s", final=True, times=1)
+    row, _, _ = tuned(store, fakes, runner=late)
+    assert late.left == 0  # type: ignore[attr-defined]
     assert not [each for each in store.rejections(row.id) if each.rule == "struck_out"]

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.model.language.dtypes import DTYPES
 from fusiond.model.program import (
     Alloc,
     Buffer,
@@ -34,7 +33,6 @@ from fusiond.model.program import (
     SourceKind,
     SourceLanguage,
     decode,
-    default_compare,
     encode,
     problems,
     to_text,
@@ -254,11 +252,6 @@ def test_a_run_of_parts_may_not_step_over_one() -> None:
         assert any("copies over 'x@here', which lies between" in line for line in found(*names)), names
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_tolerances_are_for_floats_only(dtype: str) -> None:
-    assert (default_compare(dtype).kind == "close") is ("float" in dtype)
-
-
 PLAN = encode(PROGRAM)
 
 
@@ -278,12 +271,6 @@ def test_a_damaged_plan_is_refused_and_nothing_else(data: st.DataObject) -> None
     else:
         node[key] = data.draw(st.sampled_from([None, 3, "text", [], {}, [1], {"a": 1}]))
     with contextlib.suppress(ValueError):
-        decode(plan)
-
-
-@pytest.mark.parametrize("plan", [{}, {"plan_version": 3}, {"plan_version": "1"}])
-def test_another_version_is_refused(plan: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="version 2"):
         decode(plan)
 
 

@@ -4,16 +4,15 @@ exchange; and what programs over JAX or PyTorch get of them."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.model.events import Events
-from fusiond.model.nouns import Analysis, Config, Job, Workload, frozen
+from fusiond.model.nouns import Analysis, Config
 from fusiond.model.outcomes import JobState, Outcome, Verdict
-from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, SourceLanguage
+from fusiond.model.program import Program, SourceLanguage
 from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.service.client import exporting
@@ -21,12 +20,12 @@ from fusiond.service.frameworks import launching
 from fusiond.store.database import Store
 from fusiond.store.exchange.records import entry_of, program_of
 from fusiond.store.exchange.signing import Signer
-from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
-from fusiond.strategy.hookspecs import hookimpl
-from fusiond.strategy.space import Parameter, Space
+from fusiond.strategy import Answers, Baseline
 from fusiond.tuning import tuner
 
-N = 4000
+from . import test_tuner_cpu
+from .test_tuner_cpu import Faulty, Plugin
+
 TWICE = """\
 .version 8.0
 .target sm_75
@@ -57,7 +56,7 @@ DONE:
 """
 BODIES = {
     "right": "shl.b32 %r7, %r6, 1;",
-    "wrong": "setp.eq.s32 %p2, %r5, 3999; selp.b32 %r7, 0, %r6, %p2; add.s32 %r7, %r7, %r6;",
+    "wrong": "setp.eq.s32 %p2, %r5, 99999; selp.b32 %r7, 0, %r6, %p2; add.s32 %r7, %r7, %r6;",
     "out_of_bounds": "add.s32 %r7, %r6, %r6; ld.global.u32 %r6, [%rd5 + 4096];",
     "deadlocks": "add.s32 %r7, %r6, %r6; setp.lt.u32 %p2, %r4, 64; @%p2 bar.sync 1, 256; @!%p2 bar.sync 2, 256;",
     "hangs": "add.s32 %r7, %r6, %r6; AGAIN: bra AGAIN;",
@@ -76,39 +75,13 @@ EXPECTED = {
 
 
 def program(body: str) -> Program:
-    arguments = (Pointer(buffer="y"), Pointer(buffer="x"), Scalar(dtype="int32", value=N))
-    fill = Fill(kind="integers", low=1, high=1000)
-    text = TWICE.replace("BODY", body)
-    return Program(
-        name="twice",
-        buffers=(
-            Buffer(name="y", dtype="int32", elements=N, role=Role.OUTPUT),
-            Buffer(name="x", dtype="int32", elements=N, role=Role.INPUT, fill=fill),
-        ),
-        sources=(Source(name="twice", text=text, entries=("twice",), language=SourceLanguage.PTX),),
-        steps=(
-            Launch(name="twice", source="twice", entry="twice", grid=(-(-N // 256), 1, 1), block=(256, 1, 1),
-                   arguments=arguments),
-        ),
-    )  # fmt: skip
+    return test_tuner_cpu.program(TWICE.replace("BODY", body), language=SourceLanguage.PTX)
 
 
-class Faulty(StrategyBase):
+class FaultyPtx(Faulty):
     name = "faulty-ptx"
-    version = 1
-
-    def parse(self, job: Job, inputs: Inputs) -> Workload:
-        return Workload(strategy=self.name, strategy_version=1, name="twice", members=("twice",),
-                        sizes=frozen({"n": N}), content="twice", payload=None)  # fmt: skip
-
-    def analyse(self, workload: Workload, target: Target) -> Analysis:
-        return Analysis(workload=workload, report=frozen(), payload=None)
-
-    def space(self, analysis: Analysis, answers: Answers) -> Space:
-        return Space(parameters=(Parameter(name="body", values=tuple(BODIES)),))
-
-    def seeds(self, analysis: Analysis, space: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
-        return (("first", Config.of({"body": "right"})),)
+    bodies = BODIES
+    first = "right"
 
     def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
         idle = "AGAIN: sub.s32 %r3, %r3, 1; setp.gt.s32 %p2, %r3, 0; @%p2 bra AGAIN;"
@@ -116,24 +89,14 @@ class Faulty(StrategyBase):
         return (Baseline(name="plain", detail="as given", emit=lambda config: program(plain)),)
 
     def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program:
-        return program(BODIES[config.text("body")])
-
-
-class Plugin:
-    @hookimpl
-    def register_strategies(self, register: Callable[[Faulty], None]) -> None:
-        register(Faulty())
-
-    @hookimpl
-    def register_devices(self, register: Callable[[CpuProvider], None]) -> None:
-        register(CpuProvider())
+        return program(self.bodies[config.text("body")])
 
 
 @pytest.mark.slow
 @pytest.mark.needs_nvcc
 def test_every_fault_is_its_own_outcome_and_the_answer_travels(tmp_path: Path, gxx_here: None) -> None:
     registry = Registry()
-    registry.add(Plugin(), "faulty")
+    registry.add(Plugin(FaultyPtx()), "faulty")
     with Store.open(tmp_path / "store.sqlite") as store:
         (job,) = jobs.read("twice.yaml", "strategy: faulty-ptx\nsearch: {sanitize: true}\n")
         row = tuner.submit(store, registry, job)

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from fusiond.devices import protocol
-from fusiond.devices.base import DeviceProvider
 from fusiond.model import events as say
 from fusiond.model.errors import DeviceSick, MachineFault, PluginError, RequestError
 from fusiond.model.events import Event, Events
-from fusiond.model.nouns import Analysis, Config, DeviceInfo, Job
+from fusiond.model.nouns import Analysis, Config, Job
 from fusiond.model.outcomes import JobState, MeasureFailed, Outcome, Purpose, Record, Verdict
 from fusiond.model.program import Program, Source
 from fusiond.requests import jobs
@@ -301,32 +300,11 @@ def test_verify_measures_the_recorded_winner_again(store: Store, fakes: Registry
 
 @pytest.mark.slow
 def test_the_time_limit_ends_the_search_and_not_the_job(store: Store, fakes: Registry) -> None:
-    class Slow(InProcess):
-        def __init__(self, provider: DeviceProvider, device: DeviceInfo) -> None:
-            super().__init__(provider, device)
-            self.clock = 0.0
-
     row = submit(store, fakes, "strategy: toy\nside: 40\nsearch: {trials: 1600, timeout: 1s}\n")
-    state, _ = run(store, fakes, row, runner=Slow)
+    state, _ = run(store, fakes, row)
     assert state is JobState.DONE
     assert len(store.trials(row.id)) < 1600
     assert recorded(store, row, fakes).verified
-
-
-def test_a_wrong_unfused_program_fails_the_job(store: Store, fakes: Registry) -> None:
-    """Nothing can be compared with a reference that does not run."""
-
-    class Broken(InProcess):
-        def call(self, request: Any, timeout_secs: float) -> Any:
-            if isinstance(request, protocol.Reference):
-                return MeasureFailed(outcome=Outcome.CRASHED, reason="illegal address")
-            return super().call(request, timeout_secs)
-
-    row = submit(store, fakes, "strategy: toy\n")
-    state, seen = run(store, fakes, row, runner=Broken)
-    assert state is JobState.FAILED
-    assert isinstance(seen[-1], say.JobEnded)
-    assert "the unfused program does not work: illegal address" in (seen[-1].problem or "")
 
 
 def test_unfused_ways_are_ranked_and_each_program_stands_once() -> None:

@@ -3,8 +3,9 @@ right."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -12,7 +13,7 @@ from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.model.events import Events
 from fusiond.model.nouns import Analysis, Config, Job, Workload, frozen
 from fusiond.model.outcomes import JobState, Outcome
-from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, SourceLanguage
 from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
@@ -53,71 +54,62 @@ EXPECTED = {
 }
 
 
-def program(text: str, threads: int = 256) -> Program:
+def program(text: str, threads: int = 256, language: SourceLanguage = SourceLanguage.CUDA) -> Program:
     arguments = (Pointer(buffer="y"), Pointer(buffer="x"), Scalar(dtype="int32", value=ELEMENTS))
+    fill = Fill(kind="integers", low=1, high=1000)
     return Program(
         name="twice",
         buffers=(
             Buffer(name="y", dtype="int32", elements=ELEMENTS, role=Role.OUTPUT),
-            Buffer(
-                name="x",
-                dtype="int32",
-                elements=ELEMENTS,
-                role=Role.INPUT,
-                fill=Fill(kind="integers", low=1, high=1000),
-            ),
+            Buffer(name="x", dtype="int32", elements=ELEMENTS, role=Role.INPUT, fill=fill),
         ),
-        sources=(Source(name="twice", text=text, entries=("twice",)),),
+        sources=(Source(name="twice", text=text, entries=("twice",), language=language),),
         steps=(
-            Launch(
-                name="twice",
-                source="twice",
-                entry="twice",
-                grid=(-(-ELEMENTS // threads), 1, 1),
-                block=(threads, 1, 1),
-                arguments=arguments,
-            ),
+            Launch(name="twice", source="twice", entry="twice", grid=(-(-ELEMENTS // threads), 1, 1),
+                   block=(threads, 1, 1), arguments=arguments),
         ),
-    )
+    )  # fmt: skip
 
 
 class Faulty(StrategyBase):
+    """Whose configs are bodies of one kernel, each right or wrong in its own way."""
+
     name = "faulty"
     version = 1
+    bodies: ClassVar[Mapping[str, str]] = BODIES
+    first = "hangs"
 
     def parse(self, job: Job, inputs: Inputs) -> Workload:
-        return Workload(
-            strategy="faulty",
-            strategy_version=1,
-            name="twice",
-            members=("twice",),
-            sizes=frozen({"n": ELEMENTS}),
-            content="twice",
-            payload=None,
-        )
+        return Workload(strategy=self.name, strategy_version=1, name="twice", members=("twice",),
+                        sizes=frozen({"n": ELEMENTS}), content="twice", payload=None)  # fmt: skip
 
     def analyse(self, workload: Workload, target: Target) -> Analysis:
         return Analysis(workload=workload, report=frozen(), payload=None)
 
     def space(self, analysis: Analysis, answers: Answers) -> Space:
-        return Space(parameters=(Parameter(name="body", values=tuple(BODIES)),))
+        return Space(parameters=(Parameter(name="body", values=tuple(self.bodies)),))
 
     def seeds(self, analysis: Analysis, space: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
-        return (("first", Config.of({"body": "hangs"})),)
+        return (("first", Config.of({"body": self.first})),)
 
     def baselines(self, analysis: Analysis) -> tuple[Baseline, ...]:
         return (Baseline(name="plain", detail="as given", emit=lambda config: program(UNFUSED)),)
 
     def emit(self, analysis: Analysis, config: Config, answers: Answers) -> Program:
-        body = BODIES[config.text("body")]
+        body = self.bodies[config.text("body")]
         head = "{\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    "
         return program(UNFUSED.partition("{")[0] + head + body + "\n}\n")
 
 
 class Plugin:
+    """A faulty strategy, and the processor."""
+
+    def __init__(self, strategy: Faulty) -> None:
+        self._strategy = strategy
+
     @hookimpl
     def register_strategies(self, register: Callable[[Faulty], None]) -> None:
-        register(Faulty())
+        register(self._strategy)
 
     @hookimpl
     def register_devices(self, register: Callable[[CpuProvider], None]) -> None:
@@ -128,7 +120,7 @@ class Plugin:
 @pytest.mark.usefixtures("gxx_here")
 def test_every_fault_is_its_own_outcome_and_the_answer_is_right(tmp_path: Path) -> None:
     registry = Registry()
-    registry.add(Plugin(), "faulty")
+    registry.add(Plugin(Faulty()), "faulty")
     with Store.open(tmp_path / "store.sqlite") as store:
         (job,) = jobs.read("twice.yaml", "strategy: faulty\n")
         row = tuner.submit(store, registry, job)

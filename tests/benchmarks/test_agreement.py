@@ -50,27 +50,6 @@ def test_what_ncu_prints() -> None:
     assert agreement.durations("==ERROR== no") == []
 
 
-def test_ncu_leaves_the_clock_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ncu = tmp_path / "ncu"
-    ncu.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit 3\n')
-    ncu.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert "status 3" in str(agreement.by_ncu(tmp_path, "cuda:0"))
-    assert "--clock-control none" in (tmp_path / "asked").read_text()
-    ncu.unlink()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert agreement.by_ncu(tmp_path, "cuda:0") == "there is no ncu on PATH"
-
-
-@pytest.mark.slow
-def test_a_ruler_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('no torch', name='torch')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    found, tensor = agreement.asked([tmp_path, tmp_path])
-    assert found == [dict.fromkeys(agreement.OF_TORCH, "not installed: torch")] * 2
-    assert tensor == "ImportError: no torch"
-
-
 @pytest.mark.slow
 def test_what_a_broken_process_had_said_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two bundles the second one takes the process with it."""

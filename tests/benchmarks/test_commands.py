@@ -11,25 +11,6 @@ from benchmarks import commands, runs
 from fusiond.model.errors import RequestError
 
 
-def test_the_command_is_kept_without_folders() -> None:
-    parser = commands.parser("toy", "About.", quick="little")
-    commands.only(parser, ("a", "b"))
-    words = ["--out", "/somewhere", "--quick", "--only", "b", "a", "--device", "cuda:1"]
-    given = parser.parse_args(words)
-    assert commands.said(parser, given, ("device", "only", "quick")) == (
-        "python -m benchmarks.toy --device cuda:1 --only b a --quick"
-    )
-    assert commands.said(parser, parser.parse_args([]), ("device", "only", "quick")) == "python -m benchmarks.toy"
-
-
-def test_a_name_that_is_not_there_is_told_with_those_that_are() -> None:
-    parser = commands.parser("toy", "About.", quick="little")
-    commands.only(parser, ("a", "b"))
-    commands.check_only(parser.parse_args(["--only", "a"]), ("a", "b"), "graph")
-    with pytest.raises(RequestError, match=r"unknown graph 'c'; there are a, b"):
-        commands.check_only(parser.parse_args(["--only", "a", "c"]), ("a", "b"), "graph")
-
-
 def test_a_mistake_is_a_line_and_an_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     def wrong() -> None:
         raise RequestError("no such thing", where="job.yaml:3")

@@ -100,8 +100,3 @@ def test_what_is_launched_and_by_whom() -> None:
     found = xla.counted(module(entry, ADDED))
     # The sum reads 64 floats and its init value, and writes one; the addition reads its operand once.
     assert (found.kernels, found.calls, found.operand_bytes) == (2, 1, (64 + 1 + 1 + 64 + 64) * 4)
-
-
-@pytest.mark.parametrize(("shape", "wanted"), [("s4", 5), ("pred", 10), ("bf16", 20), ("f8e4m3fn", 10), ("c64", 80)])
-def test_bytes_of_a_type(shape: str, wanted: int) -> None:
-    assert xla.size(xla.ArrayShape(shape, (10,))) == wanted

@@ -12,19 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import contest, counters, runs
-from benchmarks.headlines import headline_programs, measure, page, rivals
+from benchmarks import counters, runs
+from benchmarks.headlines import measure, page, rivals
 from benchmarks.headlines.catalogue import HEADLINES
 from benchmarks.headlines.functions import EPSILON, FUNCTIONS
 from benchmarks.headlines.measure import HeadlineRun
 from benchmarks.headlines.order import GROUPS, ORDER
 from fusiond.devices import protocol
 from fusiond.devices.base import MORE
-from fusiond.model.nouns import Config
 from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose
-from fusiond.requests import jobs
-from fusiond.requests.planning import prepare
-from fusiond.strategy.space import Parameter, Space
 
 TIMES = {"native": 100.0, "streams": 80.0, "graph": 90.0, "seed": 50.0, "near": 40.0, "slow": 300.0, "wrong": 10.0}
 """Microseconds that are planted; `wrong` computes something else."""
@@ -133,24 +129,6 @@ def test_what_cannot_be_measured_says_why(tmp_path: Path) -> None:
     assert (done, found["problem"]) == (True, "the unfused program: crashed: illegal access")
     done, found = ran(Board({"native": 100.0, "wrong": 1.0}), tmp_path)
     assert found["problem"] == "nothing fused could be measured: wrong: wrong_result: y differs"
-
-
-# --- fields ---------------------------------------------------------------------------------------------
-
-
-def test_each_knob_is_turned_and_thinned_evenly() -> None:
-    space = Space(parameters=(Parameter(name="a", values=(1, 2, 3)), Parameter(name="b", values=("x", "y"))))
-    start = Config.of({"a": 1, "b": "x"})
-    found = [dict(each) for each in headline_programs.one_pass(space, start)]
-    assert found == [{"a": 2, "b": "x"}, {"a": 3, "b": "x"}, {"a": 1, "b": "y"}]
-    assert contest.spread(list(range(10)), 4) == [0, 2, 5, 7]
-    assert contest.spread([1, 2], 0) == []
-
-
-@pytest.mark.parametrize("name", HEADLINES)
-def test_every_headline_is_a_job(real: Any, name: str) -> None:
-    (job,) = jobs.read(f"{name}.yaml", HEADLINES[name].job(tiny=True))
-    assert prepare(real, job).strategy.name == HEADLINES[name].strategy
 
 
 # --- functions ------------------------------------------------------------------------------------------
@@ -357,27 +335,6 @@ def test_pages_say_what_a_gpu_has_shown_and_only_that(tmp_path: Path) -> None:
     assert "[1 headline](results-gpu.md)" in standing
     page.write(tmp_path / "nothing", root)  # and back again
     assert (root / "README.md").read_text() == before["README.md"]
-
-
-def test_what_no_rulers_vouch_for_is_shown_nowhere_else(tmp_path: Path) -> None:
-    root, results = site(tmp_path / "root"), tmp_path / "results"
-    kept(results, Board(), tmp_path, agrees=False)
-    page.write(results, root)
-    assert "The rulers do not agree here" in (root / "docs" / "results-gpu.md").read_text()
-    assert "**not yet measured on a GPU**" in (root / "README.md").read_text()
-
-
-def test_emulated_runs_are_on_no_page(tmp_path: Path) -> None:
-    runs.write(tmp_path / "cpu" / "headlines-1.json", RUN | {"evidence": "emulated", "headlines": {}})
-    assert page.newest(tmp_path) == []
-
-
-def test_a_page_without_its_block_is_an_error() -> None:
-    assert page.replaced("a <!-- gpu:x -->old<!-- /gpu:x --> b", {"x": r"\1 new"}) == (
-        "a <!-- gpu:x -->\\1 new<!-- /gpu:x --> b"
-    )
-    with pytest.raises(ValueError, match="no block gpu:y"):
-        page.replaced("", {"y": ""})
 
 
 def test_the_pages_that_are_committed_are_what_is_kept(tmp_path: Path) -> None:

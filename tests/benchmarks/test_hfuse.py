@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks import runs
 from benchmarks.hfuse import __main__ as command
 from benchmarks.hfuse import measure, page, pairs, paper, static
 from benchmarks.hfuse.pairs import PAIRS, Pair
@@ -59,15 +58,6 @@ def test_every_point_of_every_sweep_is_a_job(real: Registry, pair: Pair, tiny: b
         workload = prepare(real, job).workload
         assert workload.members == (pair.first, pair.second)
         assert workload.sizes[pair.size] == job.sizes[pair.size]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(pairs.SWEPT))
-def test_the_middle_of_a_sweep_is_the_catalogues_size(real: Registry, name: str) -> None:
-    pair = next(each for each in PAIRS if name in (each.first, each.second))
-    catalogued(real, pair)
-    size, value, most = pairs.SWEPT[name]
-    assert prepare(real, pairs.read(pair)[0]).workload.sizes[f"{name}.{size}"] == value <= most
 
 
 def test_a_sweep_is_moved_to_where_both_take_equally_long() -> None:
@@ -229,19 +219,6 @@ def test_the_space_is_compiled_once_for_each_text(real: Registry) -> None:
 
 # --- files, page ----------------------------------------------------------------------------------------
 
-ONE = {"registers": 32, "spill_bytes": 0, "occupancy": 1.0, "threads": 512, "barriers": 1, "shared_bytes": 80,
-       "limited_by": "threads"}  # fmt: skip
-
-
-def static_run() -> Run:
-    run = command.new("python -m benchmarks.hfuse --arch sm_90", "static", {"arch": "sm_90"})
-    fused = {"config": {"threads.a": 512, "threads.b": 512, "cap": 32}, **ONE}
-    run["pairs"] = [{
-        "pair": "hist+maxpool", "native": {"hist": ONE, "maxpool": ONE}, "paper_even_split": fused, "paper_r0": fused,
-        "vertical": fused, "refused": {"vertical": "no block size fits both (shape)"},
-    }]  # fmt: skip
-    return run
-
 
 def measured_run(evidence: str = "measured") -> Run:
     run = command.new("python -m benchmarks.hfuse", evidence, {"model": "NVIDIA H200", "arch": "sm_90"})
@@ -265,18 +242,6 @@ def measured_run(evidence: str = "measured") -> Run:
     return run
 
 
-def test_registers_are_held_to_those_of_the_native_kernels() -> None:
-    (found,) = static_run()["pairs"]
-    found["registers"] = {
-        "given_blocks": {"cap": "native", "registers": 41}, "paper_even_split": {"cap": "none", "registers": 40},
-        "paper_r0": {"cap": "paper", "registers": 255}, "vertical": {"cap": "native", "registers": None},
-    }  # fmt: skip
-    assert static.over(found) == {"given_blocks": 9}
-    assert static.over(found, ("none",)) == {}
-    text = page.render([{**static_run(), "pairs": [found]}])
-    assert "of 2 seeds under the cap `native` hist+maxpool given_blocks +9; of 1 seeds without any cap" in text
-
-
 def test_the_page_shows_what_was_measured() -> None:
     text = page.render([measured_run()])
     assert "Not yet measured" not in text
@@ -287,17 +252,6 @@ def test_the_page_shows_what_was_measured() -> None:
 
 def test_the_page_that_is_kept_is_made_of_the_files_that_are_kept() -> None:
     assert page.PAGE.read_text() == page.render(command.kept())
-
-
-def test_emulated_times_are_not_kept_as_results(capsys: pytest.CaptureFixture[str]) -> None:
-    inside = str(runs.RESULTS / "cpu")
-    assert command.main(["--device", "cpu", "--quick", "--out", inside]) == 2
-    assert "not results" in capsys.readouterr().err
-
-
-def test_unknown_pairs_and_architectures_are_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--pairs", "hist+nothing", "--arch", "sm_90"]) == 2
-    assert "unknown pair" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -22,12 +22,11 @@ from benchmarks.rivals.frameworks import NumPy, lacks
 from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices import timing
 from fusiond.devices.base import ExecutionError
-from fusiond.devices.cuda.driver import DriverError
 from fusiond.devices.timing import Sampling
 from fusiond.model.outcomes import DeviceState, Measurement, Outcome, Purpose
-from fusiond.model.program import Launch, Program, Role
+from fusiond.model.program import Launch, Program
 from tests.devices.cuda.stand_in import FakeGpu
-from tests.devices.cuda.test_cuda_programs import N, buffer, launch, program
+from tests.devices.cuda.test_cuda_programs import buffer, launch, program
 
 SPAN_US = 5000.0
 """Beside which the events between streams, 10 us each, are nothing."""
@@ -110,14 +109,6 @@ def test_green_contexts_part_the_multiprocessors(gpu: FakeGpu, tmp_path: Path) -
     assert [line for line in gpu.log() if line.startswith("green")] == ["green context of 72", "green context of 60"]
 
 
-def test_a_driver_without_green_contexts_is_a_reason(gpu: FakeGpu, tmp_path: Path) -> None:
-    unfused = bundled(gpu, tmp_path / "unfused", two_kernels())
-    gpu.fail("cuGreenCtxCreate", 801)
-    with pytest.raises(DriverError, match="cuGreenCtxCreate") as raised:
-        measured(gpu, named("green contexts"), two_kernels(), unfused=unfused)
-    assert child.reason(raised.value).startswith("DriverError: cuGreenCtxCreate")
-
-
 def test_only_the_later_of_dependent_launches_may_overlap(gpu: FakeGpu, tmp_path: Path) -> None:
     unfused = bundled(gpu, tmp_path / "unfused", two_kernels())
     loaded = named("programmatic dependent launch").load(gpu.executor, two_kernels(), {"bundles": {"unfused": unfused}})
@@ -126,11 +117,6 @@ def test_only_the_later_of_dependent_launches_may_overlap(gpu: FakeGpu, tmp_path
     said = [line.partition(" on ")[0] for line in gpu.log() if line.startswith(("launch", "attribute"))]
     kernel = "launch double_it 2x1x1 32x1x1 0"
     assert said == [kernel, "attribute 6 1", kernel]
-
-
-def test_the_primary_context_is_shared_and_given_back(gpu: FakeGpu) -> None:
-    gpu.executor.close()
-    assert gpu.log()[-1] == "release the primary context"
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------
@@ -174,16 +160,6 @@ def test_a_crash_of_the_child_is_a_row(text: str, problem: str) -> None:
 def test_a_hang_of_the_child_is_ended(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; time.sleep(1000)"]
     assert rival_rows.row(named("two streams"), command, timeout_secs=0.5)["problem"] == "did not end within 0.5 s"
-
-
-@pytest.mark.slow
-def test_the_child_says_why_it_cannot_measure(tmp_path: Path, gpu: FakeGpu) -> None:
-    """The real command, on a machine whose driver is not there."""
-    folder = bundled(gpu, tmp_path / "ours", two_kernels())
-    command = [sys.executable, "-m", "benchmarks.rivals.child", folder, "--rival", "hfuse:graph branches"]
-    found = rival_rows.row(named("graph branches"), [*command, "--device", "cuda:77"])
-    assert "cuda:77" in found["problem"]
-    assert "\n" not in found["problem"]
 
 
 @pytest.mark.skipif(
@@ -306,22 +282,3 @@ def test_a_batch_in_which_the_clock_fell_is_taken_again_once(gpu: FakeGpu, tmp_p
                 with pytest.raises(ExecutionError, match=r"throttled \(clock_fell\)"):
                     child.sampled(gpu.executor, gpu.load(two_kernels()), gpu.load(two_kernels()), PLAN)
         assert len(batches) == 2
-
-
-def test_a_function_that_computes_something_else_is_a_row(gpu: FakeGpu) -> None:
-    found = measured(gpu, Doubling(gpu, factor=2.5), two_kernels())
-    assert found["problem"].startswith("computes something else: the elements of x are 0.25 from ours")
-
-
-def test_inputs_are_those_of_our_program(gpu: FakeGpu) -> None:
-    of = two_kernels()
-    loaded = Doubling(gpu).load(gpu.executor, of, {})
-    loaded.write("x", np.arange(N, dtype=np.float32))
-    loaded.write("y", np.ones(N, np.float32))
-    loaded.run(seed=0, checked=False)
-    assert np.array_equal(loaded.read("x"), 2 * np.arange(N, dtype=np.float32))
-    outputs = dataclasses.replace(of, buffers=tuple(dataclasses.replace(b, role=Role.OUTPUT) for b in of.buffers))
-    other = Called(gpu.cuda, gpu.executor.spans, outputs, NumPy(), lambda given: {"x": np.array(sorted(given))})
-    other.write("x", np.ones(N, np.float32))
-    other.run(seed=0, checked=False)
-    assert other.read("x").size == 0

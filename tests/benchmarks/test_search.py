@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.search import drive, samplers
+from benchmarks.search import drive
 from benchmarks.search.__main__ import main
 from benchmarks.search.drive import Recorded, curve
 from fusiond.model.nouns import Config
@@ -39,30 +39,6 @@ def test_a_line_for_each_search(small: Path, sampler: str, capsys: pytest.Captur
     assert [(each["pack"], each["seed"], each["sampler"]) for each in found] == [("small", k, sampler) for k in (0, 1)]
     assert all(each["share"] == {"25": None, "50": None, "100": None} for each in found)
     assert all(each["trials_to_95"] is None or 1 <= each["trials_to_95"] <= 8 for each in found)
-
-
-def test_a_table_without_json(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(small), "--trials", "30", "--seeds", "1", "--sampler", "gp"]) == 0
-    said = capsys.readouterr().out
-    assert "| gp (1) | 1.000 |" in said
-    assert "| random (exactly) | 1.000 | 1.000 | 1.000 | 100% | 100% |" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--sampler", "gpp"], "--sampler: unknown sampler 'gpp'; did you mean 'gp'?"),
-        (["--trials", "0"], "--trials: is 0; it must be at least 1"),
-    ],
-)
-def test_a_wrong_request_is_one_line(
-    small: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([str(small), *words]) == 2
-    assert capsys.readouterr().err == f"{said}\n"
-    assert main([str(small.parent / "gone")]) == 2
-    assert capsys.readouterr().err == f"{small.parent / 'gone'}: cannot be read: No such file or directory\n"
-    assert main([]) == 2
 
 
 def test_random_choice_exactly(small: Path) -> None:
@@ -101,12 +77,3 @@ def test_asks_ahead_are_out_at_once(small: Path) -> None:
     tried = list(drive.study(recorded, functools.partial(Watched, seed=0), trials=9, ahead=4))
     assert len(set(tried)) == 9
     assert max(seen) == 4
-
-
-def test_donors_are_spaces_of_the_same_parameters(small: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.jsonl.gz"
-    other.write_bytes(small.read_bytes())
-    spaces = [Recorded(t4.read(small)), Recorded(t4.read(other))]
-    tried = samplers.named(samplers.DONORS, spaces)(spaces[0], 0, 6, 1)
-    assert curve(spaces[0], tried, 6).trials_to_near == 1
-    assert samplers.named(samplers.DONORS, spaces[:1])(spaces[0], 0, 6, 1) == ()

@@ -11,9 +11,7 @@ import pytest
 
 jax = pytest.importorskip("jax", reason="XLA comes with jax")
 
-from benchmarks.rivals import named_rivals  # noqa: E402
-from benchmarks.stitching import __main__ as command  # noqa: E402
-from benchmarks.stitching import beside, modules, page, xla  # noqa: E402
+from benchmarks.stitching import beside, modules, xla  # noqa: E402
 from benchmarks.stitching.beside import Round  # noqa: E402
 from benchmarks.stitching.xla import Profile  # noqa: E402
 from fusiond_stitching.analysis import planner  # noqa: E402
@@ -99,17 +97,6 @@ def test_a_gpus_profile_is_parted_into_fusable_and_library():
     assert found.whole_us == 36.5
 
 
-def test_a_profile_without_kernels_is_no_time():
-    data = gpu(("XLA Modules", [("jit_f", "", 5.0)]))
-    with pytest.raises(xla.Unavailable, match="no kernel"):
-        xla.profile(xla.events(data, xla.PLATFORMS["cuda"]), {}, 1)
-
-
-def test_a_machine_without_the_gpu_says_so():
-    with pytest.raises(xla.Unavailable, match="jax sees no cuda device"):
-        xla.opened("cuda")
-
-
 def test_gains_are_medians_over_rounds():
     rounds = [
         Round(ours_us=ours, theirs=Profile(fusable_us=theirs, library_us=30.0, fusable=7, library=2))
@@ -172,11 +159,6 @@ def test_a_module_of_the_catalogue_in_xla(processor, name):
     assert executable.call_us(arguments, 2) > 0
 
 
-def test_text_that_xla_refuses_is_a_reason(processor):
-    with pytest.raises(xla.Unavailable, match="XLA: "):
-        processor.compile("HloModule m\nENTRY e { ROOT r = f32[2] add(f32[2] x, f32[2] y) }")
-
-
 class Measured:
     """A Measurer whose samples say 10 us."""
 
@@ -203,32 +185,3 @@ def test_a_row_beside_xla(processor, tmp_path):
     wrong = beside.row(processor, Measured(), "nmt_fig3", program, references, quick=True)
     assert "from ours" in wrong["xla"]["problem"]
     assert "over_xla" not in wrong
-
-
-def test_the_page_has_xla_today_or_the_reason_why_not():
-    (kept,) = [run for run in command.kept() if run["evidence"] == "static"]
-    row = {
-        "module": "lr_step", "plans": {},
-        "xla": {"fusable_us": 12.0, "kernels": 7, "call_us": 40.0},
-        "over_xla": {"fusion_speedup": 1.5, "interval": [1.25, 1.75], "end_to_end": 1.1},
-    }  # fmt: skip
-    row["xla"]["rounds"] = [{"ours_us": each} for each in (9.0, 8.0, 10.0)]
-    row["rivals"] = named_rivals.stitching(row, why="not asked")
-    assert [each["name"] for each in row["rivals"]] == ["XLA"]
-    assert (row["rivals"][0]["ratio"], row["rivals"][0]["ours_us"]) == (1.5, 9.0)
-    run = {
-        **kept, "evidence": "measured", "driver": "580", "device": {"model": "NVIDIA H200", "arch": "sm_90"},
-        "measured": [row],
-        "xla_executable": {"platform": "cuda", "device": "NVIDIA H200", "versions": {"jax": "0.11.2"}},
-    }  # fmt: skip
-    written = page.render([run])
-    assert "| 12.0 | 7 | 40.0 | 1.500 (1.250 to 1.750) | 1.100 | 1.50 (XLA) |" in written
-    assert "The geometric mean is 1.50; slower than XLA on 0 of 1 modules." in written.replace("\n", " ")
-    without = page.render([{**run, "measured": [], "xla_executable": {"problem": "jax is not installed"}}])
-    assert "XLA today was not timed in this run: jax is not installed." in without
-    assert "Against XLA today: not yet measured on a GPU" in page.render([kept])
-
-
-def test_xla_is_timed_where_the_plans_are(capsys, tmp_path):
-    assert command.main(["--device", "cpu", "--xla", "cuda", "--out", str(tmp_path)]) == 2
-    assert "XLA is timed where the plans are" in capsys.readouterr().err

@@ -52,12 +52,6 @@ def test_table_4_is_what_is_kept() -> None:
             assert now[key] == then[key], now["row"]
 
 
-def test_growth_was_measured_up_to_100_000_kernels() -> None:
-    growth = {each["kernels"]: each for each in kept_run()["growth"]}
-    assert set(growth) == set(planning.KERNELS)
-    assert growth[100_000]["fewest_secs"] < 5
-
-
 @pytest.mark.slow
 def test_every_way_that_is_measured_is_right() -> None:
     for name in measure.GRAPHS:

@@ -22,8 +22,7 @@ import fusiond.jax as fused  # noqa: E402
 from fusiond.jax import regions  # noqa: E402
 from fusiond.service.frameworks import region_answers  # noqa: E402
 from fusiond.service.frameworks.region_answers import Found  # noqa: E402
-
-from .conftest import emitted  # noqa: E402
+from tests.frameworks.answered import emitted  # noqa: E402
 
 
 def normal(*shape: int, seed: int = 0) -> Any:

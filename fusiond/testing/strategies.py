@@ -215,16 +215,18 @@ class StrategyContract:
                 return found
         return None
 
-    def test_an_unknown_size_and_an_empty_request_are_mistakes_of_one_line(self) -> None:
+    def test_an_unknown_size_is_a_mistake_of_one_line(self) -> None:
         job = self.jobs()[0]
-        for wrong in (
-            dataclasses.replace(job, sizes={**job.sizes, "no-such-size": 3}),
-            dataclasses.replace(job, request={}),
-            dataclasses.replace(job, request=dict.fromkeys(self.strategy().job_keys)),
-        ):
+        with pytest.raises(RequestError) as problem:
+            self._parse(dataclasses.replace(job, sizes={**job.sizes, "no-such-size": 3}))
+        assert len(str(problem.value).splitlines()) == 1
+
+    def test_an_empty_request_is_accepted_or_a_mistake_of_one_line(self) -> None:
+        job = self.jobs()[0]
+        for request in ({}, dict.fromkeys(self.strategy().job_keys)):
             message = "accepted"
             try:
-                self._parse(wrong)
+                self._parse(dataclasses.replace(job, request=request))
             except RequestError as problem:
                 message = str(problem)
             assert len(message.splitlines()) == 1

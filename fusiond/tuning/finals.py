@@ -116,20 +116,20 @@ def field(
 ) -> Field:
     """Who takes part: the best of the search (or those that are given), the fastest unfused ways, the incumbent."""
     ways = [Entrant(program=each.program, config=each.config, name=each.name) for each in (baseline, *contenders)]
-    known = {context.work(each.program): each for each in ways}
     rivals = {each.key: each for each in ways[1:]}
-    entered = dict(_finalists(context) if finalists is None else finalists)
+    best = dict(_finalists(context) if finalists is None else finalists)
     incumbent = _incumbent(context, references)
     if incumbent is not None and incumbent.unfused is not None:
-        same = known.get(context.work(incumbent.unfused.program))
-        if same is None:
+        same_way = {context.work(each.program): each for each in ways}.get(context.work(incumbent.unfused.program))
+        if same_way is None:
             rivals[incumbent.unfused.key] = incumbent.unfused
         else:
-            incumbent = dataclasses.replace(incumbent, unfused=same)
+            incumbent = dataclasses.replace(incumbent, unfused=same_way)
     if incumbent is not None and incumbent.fused is not None:
-        work = context.work(incumbent.fused.program)
-        entered = {key: each for key, each in entered.items() if context.work(each.program) != work}
-    return Field(baseline=ways[0], finalists=entered, rivals=rivals, incumbent=incumbent)
+        # A finalist that does the incumbent's work takes part once, as the incumbent: noise must not strike it out.
+        incumbent_work = context.work(incumbent.fused.program)
+        best = {key: each for key, each in best.items() if context.work(each.program) != incumbent_work}
+    return Field(baseline=ways[0], finalists=best, rivals=rivals, incumbent=incumbent)
 
 
 def _finalists(context: Context) -> dict[str, Entrant]:

@@ -10,13 +10,15 @@ in every file and a mistake gives the same message.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
+from fusiond.model.errors import RequestError, UnknownName
 from fusiond.model.inputs.documents import Node
 from fusiond.model.language import expressions
 from fusiond.model.language.dtypes import is_float, whole_numbers
 from fusiond.model.language.expressions import Expression, ExpressionError
+from fusiond.model.nouns import Job
 from fusiond.model.program import EQUAL, FILL_KINDS, Compare, Fill, default_compare
 
 LARGEST_SIZE = 2**40
@@ -27,6 +29,25 @@ _TAKEN = ("block", "grid", "min", "max", "ceil_div", "and", "or", "not")
 
 FindFile: TypeAlias = Callable[[Node], tuple[str, str]]
 """An .npy file that a value names -> (its path, the key of its content). RequestError when it is not there."""
+
+
+def job_key(job: Job, key: str, default: object = None) -> Node:
+    """A key of a job file that holds one value, with its line; `default` where the job has no such key."""
+    return Node(job.path, key, job.lines.get(key, 1), job.request.get(key, default))
+
+
+def job_sizes(job: Job, known: Collection[str], most: int = LARGEST_SIZE) -> dict[str, int]:
+    """What a job says under `sizes:`, checked. Sweeps and awkward sizes come that way, too.
+
+    UnknownName for a name that is not known, RequestError for what is no whole number from 1 to `most`.
+    """
+    for name, value in job.sizes.items():
+        where = job.where(f"sizes.{name}")
+        if name not in known:
+            raise UnknownName("size", name, known, where=where)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise RequestError(f"is {value!r}; expected a whole number from 1 to {most}", where=where)
+    return dict(job.sizes)
 
 
 def fill(node: Node, dtype: str, file: FindFile | None = None) -> Fill:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusiond.model.errors import RequestError
+from fusiond.model.inputs import values
 from fusiond.model.keys import text_key
 from fusiond.model.nouns import Analysis, Config, Job, Rejection, Workload, frozen
 from fusiond.model.program import Buffer, Launch, Program, Role, Source
@@ -45,6 +46,7 @@ class Replay(StrategyBase[RecordedFile, Target]):
         given = job.request.get("space")
         if not isinstance(given, str):
             raise RequestError("'space' must be the path of a recorded space, as in ./conv.jsonl.gz", where=where)
+        values.job_sizes(job, ())  # a recorded space has no sizes
         path = inputs.resolve("space", given if "/" in given else f"./{given}", where=where)
         recording = RecordedFile(path=path, digest=inputs.digest(path, where=where))
         pack = _opened(recording).pack

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -36,9 +35,7 @@ class SaxpyUnroll(StrategyBase[Saxpy, Target]):
         document = inputs.document(path, where=where)
         keys = document.mapping(known=("n", "scale", "fill"), required=("n", "scale"))
         scale = keys["scale"].integer(least=-1000, most=1000)
-        n = job.sizes.get("n", keys["n"].integer(least=1))
-        if n > 2**30:
-            raise document.fail(f"n is {n}; at most {2**30} elements are supported")
+        n = values.job_sizes(job, ("n",), most=2**30).get("n", keys["n"].integer(least=1, most=2**30))
         fill = values.fill(keys["fill"], "float32") if "fill" in keys else Fill(kind="uniform")
         return Workload(
             strategy=self.name,
@@ -46,7 +43,7 @@ class SaxpyUnroll(StrategyBase[Saxpy, Target]):
             name="saxpy",
             members=("saxpy",),
             sizes=frozen({"n": n}),
-            content={"scale": scale, "fill": dataclasses.asdict(fill)},
+            content={"scale": scale, "fill": fill.content},
             payload=Saxpy(n=n, scale=scale, fill=fill),
         )
 

@@ -379,7 +379,7 @@ def test_a_process_may_end_while_an_answer_is_being_compiled(tmp_path: Path) -> 
     """XLA aborts a process whose interpreter ends below it."""
     code = f"""
 import threading, jax, jax.numpy as jnp, fusiond.jax
-from fusiond.service.frameworks import region_answers as asking
+from fusiond.service.frameworks import region_answers
 region_answers.POLL_SECS = 0.05
 region_answers.Asker._submit = lambda self, question: None
 found = []
@@ -408,9 +408,9 @@ def test_arrays_on_several_devices_are_left_to_xla_inside_of_another_function() 
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import fusiond.jax as fused
-from fusiond.service.frameworks import region_answers as asking
+from fusiond.service.frameworks import region_answers
 from tests.frameworks.answered import emitted
-asking.Asker.look = lambda self, question: emitted(question)
+region_answers.Asker.look = lambda self, question: emitted(question)
 function = fused.fuse(lambda x: jax.nn.softmax(x) * 2 + 1, always=True, db="/nonexistent/store.sqlite")
 outer = jax.jit(lambda x: function(x) + 1)
 mesh = Mesh(jax.devices(), "i")

@@ -403,7 +403,24 @@ def test_every_launch_has_its_shape(exported: Callable[..., Exported]) -> None:
 # --- rows that lie apart --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("of", [OnDevice, ByDlpack])
+class GpuMat:
+    """As much of OpenCV's cuda.GpuMat as a launch asks for: rows of uint8 or int16, 32 bytes and more apart."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.step = array.strides[0]
+
+    def size(self) -> tuple[int, int]:
+        return self.array.shape[1], self.array.shape[0]
+
+    def type(self) -> int:
+        return {"uint8": 0, "int16": 3}[self.array.dtype.name]
+
+    def cudaPtr(self) -> int:  # noqa: N802 - OpenCV's name
+        return int(self.array.__array_interface__["data"][0])
+
+
+@pytest.mark.parametrize("of", [OnDevice, ByDlpack, GpuMat])
 def test_rows_may_lie_apart(exported: Callable[..., Exported], of: Callable[[Any], Any]) -> None:
     """Parts of larger images, of several pitches, through one graph each; what lies between the rows stays."""
     here = exported(programs.rows().program)

@@ -8,7 +8,7 @@ with which they were measured.
 
 This file and `plan.json` beside it need Python 3.10 and the NVIDIA driver. They run in the context that is current in
 the calling thread (PyCUDA's, CuPy's, PyTorch's, JAX's, Numba's) and never make one. An argument is anything with
-`__cuda_array_interface__` or DLPack, and a NumPy array where a buffer lies in host memory.
+`__cuda_array_interface__` or DLPack, OpenCV's GpuMat, and a NumPy array where a buffer lies in host memory.
 
 fusiond copies this file into every export as it is, so it may import the standard library only, and NumPy where it
 hands out host arrays.
@@ -414,6 +414,8 @@ def _described(value: object, stream: int) -> _Array | None:
     else:
         if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
             found = _of_dlpack(value, stream)
+        elif hasattr(value, "cudaPtr") and hasattr(value, "step"):
+            found = _of_gpu_mat(value)
     if found is not None:
         found.read_only = found.read_only or immutable
     return found
@@ -458,6 +460,18 @@ def _of_dlpack(value: Any, stream: int) -> _Array:
     strides = tuple(each * tensor.bits // 8 for each in tensor.strides[: tensor.ndim]) if tensor.strides else None
     return _Array((tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, _DL_PLACES[kind], read_only,
                   device=device if kind == 2 else None, keep=capsule)  # fmt: skip
+
+
+_DEPTHS = ("uint8", "int8", "uint16", "int16", "int32", "float32", "float64", "float16")
+
+
+def _of_gpu_mat(value: Any) -> _Array:
+    """OpenCV's cuda.GpuMat: rows of interleaved channels, `step` bytes from one to the next."""
+    width, height = value.size()
+    depth, channels = value.type() % 8, value.type() // 8 + 1
+    size = _BYTES[_DEPTHS[depth]]
+    return _Array(int(value.cudaPtr()), (height, width, channels), (int(value.step), channels * size, size),
+                  _DEPTHS[depth], "device")  # fmt: skip
 
 
 class DeviceArray:

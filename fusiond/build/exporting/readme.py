@@ -8,12 +8,18 @@ from typing import Any
 
 from fusiond.build.exporting import adapters, cxx, layout
 from fusiond.build.exporting.header import caller_arenas
+from fusiond.build.exporting.layout import Giver
 from fusiond.model.language.extents import Extent, text_of
 from fusiond.model.program import Buffer, Memory, Program, Source, SourceKind, pitches
 
 _WIDTH = 100
 _HOST_COMPILER = "g++ -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=off"
 """As host sources are measured."""
+_ALLOCATIONS = {
+    Giver.WORKSPACE: "cudaMalloc",
+    Giver.HOST_WORKSPACE: "cudaMallocHost",
+    Giver.MANAGED_WORKSPACE: "cudaMallocManaged",
+}
 _NOTES = {
     "keep": "The verdict is `keep`: fusing does not pay here. This is the tuned unfused program.",
     "promising": "The verdict is `promising`: lower bounds in time were counted for a GPU; nothing was measured.",
@@ -97,7 +103,7 @@ def _arguments(program: Program) -> list[str]:
     if rows:
         said = ", ".join(f"{name} ({text_of(row)} elements a row)" for name, row in rows.items())
         lines += _wrapped(
-            f"Rows may lie apart in {said}: pass a slice of a larger array to launch.py as it is; "
+            f"Rows may lie apart in {said}: pass a slice of a larger array, or OpenCV's GpuMat, to launch.py as it is; "
             f"in C++ set {', '.join(names.pitches.values())}, in elements."
         )
     return lines
@@ -156,7 +162,26 @@ def _cxx(program: Program, arch: str | None) -> list[str]:
         tool = f"nvcc -arch={target} -std=c++17 -O3" if source.kind is SourceKind.DEVICE else _HOST_COMPILER
         lines.append(f"    {tool} {options} -c {adapters.adapter_name(source)}".replace("  -c", " -c"))
     lines += [f"    nvcc -std=c++17 -O3 -c {name}.cpp", ""]
+    seams = ", seams" if program.seams else ""
     space = adapters.space(program)
+    lines += [
+        f'    #include "{name}.h"',
+        f"    {space}::Sizes sizes;",
+        f"    {space}::Buffers buffers;",
+        *(
+            f"    buffers.{cxx.CxxNames(program).buffers[each.name]} = ...;"
+            for each in program.buffers
+            if layout.is_argument(each) and each.symbol is None and each.name not in layout.optional(program)
+        ),
+        *(
+            f"    {_ALLOCATIONS[giver]}(&buffers.{kind}, {space}::{kind}_bytes(sizes));"
+            for kind, giver in layout.workspaces(program).items()
+        ),
+        *([f"    {space}::Seams seams;"] if program.seams else []),
+        f"    {space}::Launcher launcher;",
+        f"    if (launcher.launch(buffers, sizes, stream{seams}) != cudaSuccess) puts(launcher.problem().c_str());",
+        "",
+    ]  # fmt: skip
     lines += _wrapped(
         f"All names are in the namespace {space}, and the kernels' are made unique by the adapters, so several exports "
         "can be linked into one program."

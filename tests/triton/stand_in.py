@@ -16,6 +16,7 @@ import pytest
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.backends.nvidia.compiler import CUDABackend
+from triton.compiler import compiler
 from triton.runtime.driver import driver as active
 from triton.runtime.jit import _triton_jit_function_registry
 
@@ -160,6 +161,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, folder: Path, cache: Path) -> Gpu
     monkeypatch.setattr(launching, "built_for_gpu", images)
     for each in _triton_jit_function_registry.values():  # what is compiled there is loaded on another one
         each.device_caches.clear()
+    compiler.max_shared_mem.cache_clear()  # of another test's GPU
     made.triton = TritonDriver(made)
     active.set_active(made.triton)
     return made

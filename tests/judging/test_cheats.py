@@ -16,7 +16,7 @@ import yaml
 from fusiond.build import nvcc
 from fusiond.requests.registry import Registry
 from tests.judging import table
-from tests.judging.asking import asked
+from tests.judging.rulings import asked
 from tests.judging.table import CHEATED, CHEATS, HONEST, Cheat
 
 WAYS = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fusiond.requests.registry import Registry
-from tests.judging.asking import weakened
+from tests.judging.rulings import weakened
 from tests.judging.table import CHEATED
 
 CAUGHT_BY = {

@@ -30,6 +30,7 @@ from fusiond.devices.base import Array, Binary, DataPlane, DeviceProvider, Execu
 from fusiond.devices.data import HostData
 from fusiond.devices.worker import ExecutorWorker
 from fusiond.model.gpu.limits import MOST_SHARED_BYTES
+from fusiond.model.inputs import values
 from fusiond.model.inputs.fills import fill
 from fusiond.model.language.extents import size
 from fusiond.model.nouns import Analysis, Config, DeviceInfo, DeviceLimits, Job, Rejection, Workload, frozen
@@ -245,7 +246,8 @@ class ToyStrategy(StrategyBase):
     job_keys = ("side", "unfused", "faults", "label")
 
     def parse(self, job: Job, inputs: Inputs) -> Workload:
-        sizes = {"n": 64, **job.sizes}
+        members = (each for each in job.sizes if "." in each)  # of a pair, whatever its members are called
+        sizes = {"n": 64, **values.job_sizes(job, ("n", *members))}
         label = job.request.get("label", "toy")
         payload = {
             "side": job.request.get("side", 8),

@@ -15,8 +15,7 @@ from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.tuning import tuner
-from tests import test_tuner_cpu
-from tests.test_tuner_cpu import BODIES, Plugin
+from tests.test_tuner_cpu import BODIES, Faulty, Plugin
 
 EXPECTED = {"right": Outcome.MEASURED, "does_not_compile": Outcome.BUILD_FAILED}
 
@@ -74,12 +73,10 @@ def run(
     monkeypatch.setenv("FUSIOND_CXX", str(compiler_there))
     monkeypatch.setenv("FUSIOND_CACHE", str(folder / "cache"))
     monkeypatch.setattr(compiler, "PAUSES_SECS", (0.0, 0.0))
-    monkeypatch.setattr(test_tuner_cpu, "BODIES", bodies)
-    monkeypatch.setattr(
-        test_tuner_cpu.Faulty, "seeds", lambda self, *_: (("first", test_tuner_cpu.Config.of({"body": "right"})),)
-    )
+    monkeypatch.setattr(Faulty, "bodies", bodies)
+    monkeypatch.setattr(Faulty, "first", "right")
     registry = Registry()
-    registry.add(Plugin(), "faulty")
+    registry.add(Plugin(Faulty()), "faulty")
     states: list[JobState] = []
     with Store.open(folder / "store.sqlite") as store:
         (job,) = jobs.read("twice.yaml", "strategy: faulty\n")

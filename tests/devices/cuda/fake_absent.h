@@ -6,6 +6,7 @@ extern "C" {
 // one list
 ABSENT(cuArray3DCreate_v2) ABSENT(cuArray3DGetDescriptor_v2) ABSENT(cuArrayCreate_v2) ABSENT(cuArrayDestroy)
 ABSENT(cuArrayGetDescriptor_v2) ABSENT(cuCtxDisablePeerAccess)
+ABSENT(cuCtxEnablePeerAccess) ABSENT(cuDeviceCanAccessPeer) ABSENT(cuMemcpyPeerAsync)
 ABSENT(cuCtxGetCacheConfig) ABSENT(cuCtxGetLimit) ABSENT(cuCtxGetSharedMemConfig) ABSENT(cuCtxSetCacheConfig)
 ABSENT(cuCtxSetLimit) ABSENT(cuCtxSetSharedMemConfig)
 ABSENT(cuDeviceComputeCapability) ABSENT(cuDeviceGetByPCIBusId) ABSENT(cuDeviceGetPCIBusId)

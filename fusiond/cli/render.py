@@ -1,4 +1,4 @@
-"""Tables on standard output, progress on standard error. `drawn` draws them on a terminal.
+"""Tables on standard output, progress on standard error. `rich_output` draws them on a terminal.
 
 Where the output is not a terminal, progress is one plain line an event, and tables are not cut to a width.
 """

@@ -114,9 +114,8 @@ class StrategyContract:
         return list(dict.fromkeys([*(config for _, config in case.seeds), *chosen]))
 
     def _programs(self, case: Case) -> Iterator[tuple[Config, Program]]:
-        strategy = self.strategy()
         for config in self._configs(case):
-            emitted = strategy.emit(case.analysis, config, {})
+            emitted = self.strategy().emit(case.analysis, config, {})
             if isinstance(emitted, Program):
                 yield config, emitted
 

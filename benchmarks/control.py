@@ -45,10 +45,7 @@ def main() -> int:
     if given.out is not None and given.out.exists():
         document_ = json.loads(given.out.read_text())
         known = document_["samples"] if document_["model"] == device.model else {}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        device_lock(device, stop=lambda: False, waiting=lambda text: None),
-    ):
+    with tempfile.TemporaryDirectory() as folder, device_lock(device, stop=lambda: False, waiting=lambda text: None):
         bundles = given.bundles or built(Path(folder) / "bundles")
         every = [each for each in check.read_index(bundles) if each.get("expect") != "any"]
         entries = contest.spread(every, given.most)

@@ -183,8 +183,7 @@ def test_an_element_does_not_depend_on_how_many_there_are(dtype: str, kind: str)
 @given(
     st.sampled_from(["int64", "uint64"]).flatmap(
         lambda name: st.tuples(
-            st.just(name),
-            *(st.integers(int(np.iinfo(name).min), int(np.iinfo(name).max)) for _ in range(2)),
+            st.just(name), *(st.integers(int(np.iinfo(name).min), int(np.iinfo(name).max)) for _ in range(2))
         )
     ),
     st.integers(0, 2**32),

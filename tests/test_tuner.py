@@ -114,8 +114,7 @@ def test_a_bad_candidate_is_an_outcome_and_the_job_goes_on(
 @pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "outcome"),
-    [("hang", Outcome.TIMED_OUT), ("die", Outcome.WORKER_DIED), ("abort", Outcome.CRASHED)],
+    ("fault", "outcome"), [("hang", Outcome.TIMED_OUT), ("die", Outcome.WORKER_DIED), ("abort", Outcome.CRASHED)]
 )
 def test_a_deadly_candidate_kills_only_the_child(store: Store, fakes: Registry, fault: str, outcome: Outcome) -> None:
     row = submit(store, fakes, f'strategy: toy\nside: 2\nfaults: {{"1,1": {fault}}}\n')

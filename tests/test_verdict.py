@@ -144,9 +144,7 @@ def test_an_unfused_way_that_is_known_keeps_its_place_among_equals() -> None:
 
 @given(
     measured=st.dictionaries(
-        st.sampled_from(["fused", "other", "rival", "incumbent"]),
-        st.sets(st.integers(0, 20)),
-        min_size=1,
+        st.sampled_from(["fused", "other", "rival", "incumbent"]), st.sets(st.integers(0, 20)), min_size=1
     )
 )
 def test_five_processes_that_all_share_always_give_a_verdict(measured: dict[str, set[int]]) -> None:

@@ -13,20 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.corpus import models
-from benchmarks.corpus.dims import (
-    BF16,
-    F32,
-    S32,
-    Dims,
-    Traced,
-    applied,
-    backward,
-    labels,
-    library,
-    logits,
-    of,
-    values,
-)
+from benchmarks.corpus.dims import BF16, F32, S32, Dims, Traced, applied, backward, labels, library, logits, of, values
 
 
 def tree(d: Dims) -> dict[str, jax.ShapeDtypeStruct]:

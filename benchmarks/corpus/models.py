@@ -8,18 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.corpus.dims import (
-    BF16,
-    F32,
-    S32,
-    Dims,
-    Traced,
-    applied,
-    library,
-    logits,
-    of,
-    values,
-)
+from benchmarks.corpus.dims import BF16, F32, S32, Dims, Traced, applied, library, logits, of, values
 
 
 def attention_weights(d: Dims) -> Traced:

@@ -50,11 +50,7 @@ def main(argv: Sequence[str]) -> int:
             found = counted.run({name: pipeline(name) for name in names}, say)
             runs.write((given.out or RESULTS / "cpu") / "mincut-counted.json", run | {"counted": found})
         else:
-            _measure(
-                names,
-                given,
-                commands.said(parser, given, SAID),
-            )
+            _measure(names, given, commands.said(parser, given, SAID))
 
     return commands.status(do)
 

@@ -169,10 +169,7 @@ def beside(s: models.Sizes, dtype: str, programs: Mapping[str, Program], regions
     _, fused, shapes = _fused(s, dtype, programs)
     found = {}
     for name, function in (("xla", fused.__wrapped__), ("rest", fused)):
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            mock.patch("fusiond.jax.fusing._platform", return_value="cuda"),
-        ):
+        with tempfile.TemporaryDirectory() as folder, mock.patch("fusiond.jax.fusing._platform", return_value="cuda"):
             text = xla.compiler()(function, shapes, Path(folder))
         called = text.count('custom_call_target="fusiond_region"')
         assert called == (regions if name == "rest" else 0), f"{called} regions are called, and there are {regions}"

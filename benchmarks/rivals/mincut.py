@@ -93,11 +93,7 @@ def _jax(of: Pipeline) -> tuple[Framework, Function]:
 
 RIVALS: tuple[Rival, ...] = (
     Arrays(
-        name="CuPy",
-        what="CuPy, an operation at a time",
-        module="cupy",
-        remedy="pip install cupy-cuda13x",
-        make=_cupy,
+        name="CuPy", what="CuPy, an operation at a time", module="cupy", remedy="pip install cupy-cuda13x", make=_cupy
     ),
     Arrays(
         name="torch.compile",

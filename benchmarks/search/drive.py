@@ -53,10 +53,7 @@ class Recorded:
         told_us = self.told_us[ask.config]
         samples_us = self.pack.samples_us(row, self.samples)
         measured = Measurement(
-            span_us=samples_us,
-            baseline_us=(self.scale_us,) * len(samples_us),
-            clock="device",
-            purpose=Purpose.SEARCH,
+            span_us=samples_us, baseline_us=(self.scale_us,) * len(samples_us), clock="device", purpose=Purpose.SEARCH
         )
         ratio = self.scale_us / told_us
         return Trial(outcome=Outcome.MEASURED, ratio=ratio, time_us=told_us, measurement=measured, **plain)

@@ -70,8 +70,7 @@ class _Writer:
         rows = tuple(dim for at, dim in enumerate(self.dims[x]) if at != left)
         columns = tuple(dim for at, dim in enumerate(self.dims[y]) if at != right)
         return self.line(
-            (*rows, *columns),
-            f"dot({x}, {y}), lhs_contracting_dims={{{left}}}, rhs_contracting_dims={{{right}}}",
+            (*rows, *columns), f"dot({x}, {y}), lhs_contracting_dims={{{left}}}, rhs_contracting_dims={{{right}}}"
         )
 
     def slice(self, x: str, low: int, high: int) -> str:

@@ -33,12 +33,9 @@ MISSING = "no ptxas, which PTX is assembled with: pip install 'fusiond[nvcc]', o
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembler:
     path: Path
-    release: tuple[int, ...]
-    """Of CUDA: 13, 0, 88."""
-    isa: tuple[int, int]
-    """The newest instruction set that it knows."""
-    archs: frozenset[str]
-    """What it assembles for: `sm_90a`."""
+    release: tuple[int, ...]  #: Of CUDA: 13, 0, 88
+    isa: tuple[int, int]  #: The newest instruction set that it knows
+    archs: frozenset[str]  #: What it assembles for: `sm_90a`
 
     @property
     def version(self) -> str:

@@ -32,8 +32,7 @@ log = logging.getLogger(__name__)
 LIMIT_BYTES = 2 << 30
 FAILURE = ".no"
 SUM = ".sum"
-_KEEP_SECS = 900.0
-"""What was used so recently is never evicted: somebody may be about to load it."""
+_KEEP_SECS = 900.0  #: What was used so recently is never evicted: somebody may be about to load it
 _LOG_CHARACTERS = 20_000
 
 

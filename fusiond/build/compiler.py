@@ -19,14 +19,11 @@ from fusiond.model.system import children, faults, memory
 
 log = logging.getLogger(__name__)
 
-PAUSES_SECS = (0.2, 1.0)
-"""Before the second attempt and the third; after that it is for the job to wait."""
-STRIKES = 2
-"""Times that a compiler uses up the memory alone until its input is to blame."""
+PAUSES_SECS = (0.2, 1.0)  #: Before the second attempt and the third; after that it is for the job to wait
+STRIKES = 2  #: Times that a compiler uses up the memory alone until its input is to blame
 ASK_SECS = 30.0
 _NOT_FOUND = 127
-_NOT_RUN = (126, _NOT_FOUND)
-"""What the shell says of a command that it cannot start."""
+_NOT_RUN = (126, _NOT_FOUND)  #: What the shell says of a command that it cannot start
 
 
 class UsedUp(MachineFault):
@@ -95,8 +92,7 @@ def run(command: Sequence[str], work: Path, timeout_secs: float) -> subprocess.C
 
     A negative `returncode` is a signal of its own doing (SIGSEGV and the like), which came every time. Raises UsedUp
     when it used up the memory by itself; MachineFault when it was killed from outside, cannot be started, or lacks
-    space, memory or descriptors, time after time; subprocess.TimeoutExpired when it does not end.
-    """
+    space, memory or descriptors, time after time; subprocess.TimeoutExpired when it does not end."""
     may_run(command[0])
     return _again(command, work, timeout_secs)
 

@@ -21,8 +21,7 @@ from fusiond.model.program import Source, SourceKind, SourceLanguage
 from fusiond.model.system import faults
 
 TIMEOUT_SECS = 120.0
-_NO_PLACE: set[Path] = set()
-"""Precompiled preludes that could not be kept: not made again in this process."""
+_NO_PLACE: set[Path] = set()  #: Precompiled preludes that could not be kept: not made again in this process
 _HOST_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off")
 
 

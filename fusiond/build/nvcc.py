@@ -40,12 +40,9 @@ from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Source, SourceKind, SourceLanguage
 from fusiond.model.ptx.tree import PtxError
 
-NVCC_SECS = 300.0
-"""Ten times what the slowest kernel of the papers needs; a compiler that takes longer has hung."""
-LEAST_CAP = 16
-"""Lower caps are raised to the ABI's minimum anyway."""
-_RECIPE = 2
-"""Part of every key: raise it when the same input comes to give another output here."""
+NVCC_SECS = 300.0  #: Ten times what the slowest kernel of the papers needs; a compiler that takes longer has hung
+LEAST_CAP = 16  #: Lower caps are raised to the ABI's minimum anyway
+_RECIPE = 2  #: Part of every key: raise it when the same input comes to give another output here
 _MISSING = (
     "no nvcc: pip install 'fusiond[nvcc]', or install the CUDA toolkit (12.0 or later, with ptxas beside nvcc) and put"
     " its bin folder on PATH, or set FUSIOND_NVCC=/path/to/nvcc or CUDA_HOME"
@@ -61,18 +58,15 @@ class Toolkit:
 
     nvcc: Path
     ptxas: Path
-    version: str
-    """`13.0.88`."""
-    root: Path
-    """The toolkit's folder; headers below it are covered by the version."""
+    version: str  #: `13.0.88`
+    root: Path  #: The toolkit's folder; headers below it are covered by the version
 
 
 def find() -> Toolkit | None:
     """The compiler to use: FUSIOND_NVCC, else `nvcc` on PATH, in CUDA_HOME, CUDA_PATH, or /usr/local/cuda, else the one
     that pip has installed.
 
-    None when there is none (or it does not run, or has no ptxas beside it). Looked for once per environment.
-    """
+    None when there is none (or it does not run, or has no ptxas beside it). Looked for once per environment."""
     variables = ("FUSIOND_NVCC", "PATH", "CUDA_HOME", "CUDA_PATH")
     return _find(tuple(os.environ.get(name, "") for name in variables))
 
@@ -155,8 +149,7 @@ def named_ptx(source: Source, arch: str, *, cache: BuildCache | None = None) -> 
         return BuildFailed(reason=f"{_file_name(source)}: nvcc writes what is not understood here: {problem}")
 
 
-PORTABLE = "sm_80"
-"""What PTX is made for where nobody says for which GPU: all from this one on run it."""
+PORTABLE = "sm_80"  #: What PTX is made for where nobody says for which GPU: all from this one on run it
 _ARCH = re.compile(r"--?(?:arch|gpu-architecture)=((?:sm|compute)_\d+[af]?)$")
 
 
@@ -231,8 +224,7 @@ class _Options:
     nvcc: tuple[str, ...]
     ptxas: tuple[str, ...]
     register_cap: int | None
-    only_nvcc: tuple[str, ...]
-    """Those that mean nothing to what is PTX already."""
+    only_nvcc: tuple[str, ...]  #: Those that mean nothing to what is PTX already
 
 
 _OURS = re.compile(

@@ -20,8 +20,7 @@ from fusiond.model.ptx import rewrite
 
 log = logging.getLogger(__name__)
 
-PTXAS_SECS = 300.0
-"""Ten times what the slowest kernel of the papers needs; a compiler that takes longer has hung."""
+PTXAS_SECS = 300.0  #: Ten times what the slowest kernel of the papers needs; a compiler that takes longer has hung
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +28,9 @@ class Cubin:
     """One source, built for one architecture and one register cap."""
 
     path: Path
-    facts: Mapping[str, CompileFacts]
-    """Entry as written in the source -> what ptxas reported."""
-    names: Mapping[str, str]
-    """Entry as written in the source -> mangled name."""
-    log: str
-    """Warnings; empty when there were none."""
+    facts: Mapping[str, CompileFacts]  #: Entry as written in the source -> what ptxas reported
+    names: Mapping[str, str]  #: Entry as written in the source -> mangled name
+    log: str  #: Warnings; empty when there were none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +40,7 @@ class Assembly:
     front: NamedPtx
     ptxas: Path
     version: str
-    file: str
-    """What messages call a text that nvcc has not written; empty for one that it has."""
+    file: str  #: What messages call a text that nvcc has not written; empty for one that it has
 
     def place(self, line: int) -> str:
         """What messages call a line: `softmax.ptx:12: softmax`, the entry behind it."""

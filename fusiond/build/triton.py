@@ -21,10 +21,8 @@ from fusiond.model.ptx.triton import TritonConfig, TritonSource
 
 OLDEST = (3, 4)
 DEFAULT_ARCH = "sm_90"
-SECS_EACH = 120.0
-"""For one config, and as much for Python and Triton to start."""
-_RECIPE = 1
-"""Part of every key: raise it when the same input comes to give another output here."""
+SECS_EACH = 120.0  #: For one config, and as much for Python and Triton to start
+_RECIPE = 1  #: Part of every key: raise it when the same input comes to give another output here
 _SUFFIX = ".triton"
 
 
@@ -98,6 +96,4 @@ def _run(source: TritonSource) -> list[Any] | BuildFailed:
             last = next((each for each in reversed(done.stderr.splitlines()) if each.strip()), "")
             return BuildFailed(reason=f"Triton ended with status {done.returncode} {last[:300]}".strip())
         found = json.loads(answered.read_text())
-    if isinstance(found, Mapping):
-        return BuildFailed(reason=found["problem"])
-    return list(found)
+    return BuildFailed(reason=found["problem"]) if isinstance(found, Mapping) else list(found)

@@ -73,8 +73,7 @@ PLANNING = ("run", "record", "serve", "plan", "init", "judge", "verify", "doctor
 """Commands that need more of the plugins than what they are called: these are loaded in a process of their own while
 the command's modules are."""
 INTERRUPTED = 130
-BROKEN_PIPE = 141
-"""What a shell shows for a program that SIGPIPE ended."""
+BROKEN_PIPE = 141  #: What a shell shows for a program that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:  # `typing` alone would cost more than a lookup
     import argparse
     from typing import Any
 
-AMBIGUOUS = 2
-"""The exit status where a name stands for several contents: the request has to say more."""
+AMBIGUOUS = 2  #: The exit status where a name stands for several contents: the request has to say more
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -17,8 +17,7 @@ from fusiond.store.jobs import JobRow
 def write(store: Store, row: JobRow, trials: list[Trial], number: int | None, folder: Path) -> list[Path]:
     """Write FOLDER/candidate and FOLDER/baseline of a trial (None: the best one), built for the device it ran on.
 
-    RequestError when the folder is taken or there is no such trial, NothingKnown when it never became a program.
-    """
+    RequestError when the folder is taken or there is no such trial, NothingKnown when it never became a program."""
     trial = _chosen(trials, number)
     info = _device(store, row)
     keys = {"candidate": trial.program_key, "baseline": store.against(row.id, trial.role, trial.sequence)}

@@ -24,8 +24,7 @@ from fusiond.tuning.counts import like
 
 Row = Mapping[str, Any]
 CANDIDATE = "candidate"
-MOST = 4
-"""Candidates that are counted, the best of them."""
+MOST = 4  #: Candidates that are counted, the best of them
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:

@@ -37,8 +37,7 @@ INVALIDITY = {
     Outcome.TOO_NOISY: "runtime",
 }
 """What was pruned has no result: nobody tried it."""
-TIMES = {"measured": "time", "emulated": "emulated_time", "counted": "bound"}
-"""Evidence -> what a value is called."""
+TIMES = {"measured": "time", "emulated": "emulated_time", "counted": "bound"}  #: Evidence -> what a value is called
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -14,8 +14,7 @@ from fusiond.requests import jobs
 from fusiond.requests.isolation import registry as plugins
 from fusiond.tuning import judge
 
-WRONG = 1
-"""The exit status for a candidate that is wrong."""
+WRONG = 1  #: The exit status for a candidate that is wrong
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

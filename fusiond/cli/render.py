@@ -21,10 +21,8 @@ from fusiond.cli.job_texts import TableOf, line
 from fusiond.model.english import shown
 from fusiond.service.progress import Progress
 
-UNCUT = 10_000
-"""Columns of a table that goes into a pipe."""
-_BETWEEN, _AROUND = 3, 2
-"""Columns of blanks between two cells, and around a line."""
+UNCUT = 10_000  #: Columns of a table that goes into a pipe
+_BETWEEN, _AROUND = 3, 2  #: Columns of blanks between two cells, and around a line
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

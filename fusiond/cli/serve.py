@@ -120,10 +120,7 @@ class _Now:
 
 
 def work(
-    store: Store,
-    registry: Registry,
-    policy: Callable[[], Policy] = lambda: Policy.WAIT,
-    between: Between | None = None,
+    store: Store, registry: Registry, policy: Callable[[], Policy] = lambda: Policy.WAIT, between: Between | None = None
 ) -> DaemonWork:
     """What the daemon does, with the real tuner."""
     ask = between.ask if between is not None else None

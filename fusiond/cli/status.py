@@ -13,8 +13,7 @@ from fusiond.model.errors import DaemonError, NothingKnown, RequestError
 from fusiond.service.client.client import Client
 from fusiond.service.wire import answer_entry
 
-LATEST = 5
-"""Answers that are shown."""
+LATEST = 5  #: Answers that are shown
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -53,8 +53,7 @@ class ExecutionError(FusiondError):
 class Loaded(Protocol):
     """One Program on the device, with its buffers allocated and guard zones round each of them.
 
-    Every method may raise ExecutionError. Arrays are one-dimensional, of the buffer's dtype and length.
-    """
+    Every method may raise ExecutionError. Arrays are one-dimensional, of the buffer's dtype and length."""
 
     program: Program
     clock: str
@@ -79,8 +78,7 @@ class Loaded(Protocol):
     def run(self, *, seed: int, checked: bool) -> None:
         """All steps once, in an order that the plan allows, and wait for the end.
 
-        `checked`: poison shared memory, use adversarial scheduling drawn from `seed`, where the device can; slow.
-        """
+        `checked`: poison shared memory, use adversarial scheduling drawn from `seed`, where the device can; slow."""
         ...
 
     gate_failures: int
@@ -90,8 +88,7 @@ class Loaded(Protocol):
         """One timed sample: the counted span in microseconds, divided by `repeats` runs inside it.
 
         The caller restores the buffers before the first run; before each further one they are restored here, outside
-        of what is timed. `cold`: before each run the cache is flushed, too.
-        """
+        of what is timed. `cold`: before each run the cache is flushed, too."""
         ...
 
     def broken_guards(self) -> tuple[str, ...]:
@@ -105,8 +102,7 @@ class DataPlane(Protocol):
     """Puts data where Programs find them and compares what they wrote, on the device where it can.
 
     It keeps what it drew or was given, in a bounded amount of memory, for the next candidate of the same workload: a
-    content is what (name, type, length, fill, seed) decides. Every method may raise ExecutionError.
-    """
+    content is what (name, type, length, fill, seed) decides. Every method may raise ExecutionError."""
 
     def fill(self, loaded: Loaded, buffer: Buffer, seed: int, *, kind: int | None = None) -> None:
         """What `fusiond.model.inputs.fills.initial` says, bit for bit."""
@@ -182,12 +178,10 @@ class DeviceProvider(Protocol):
     """One kind of device (`cpu`, `cuda`), in the daemon's process. Nothing here may touch the device's context.
 
     The child process makes a provider of its own: the class must be at the top level of its module, and constructible
-    without arguments.
-    """
+    without arguments."""
 
     kind: str
-    shares_cores: bool
-    """Measuring happens on the cores that compile, so nothing may be built meanwhile."""
+    shares_cores: bool  #: Measuring happens on the cores that compile, so nothing may be built meanwhile
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """Those that are there, best first; empty when there are none. Each `name` is the kind, or `kind:...`; `model`

@@ -58,8 +58,7 @@ def fitted(plan: Sampling, figures: Mapping[str, float]) -> Sampling:
 def calibrate(provider: DeviceProvider, device: DeviceInfo) -> dict[str, float]:
     """The figures of a device, measured in a fresh child process; empty where there is nothing to calibrate.
 
-    Raises DeviceError when the device is in use, or when it does not work.
-    """
+    Raises DeviceError when the device is in use, or when it does not work."""
     told: list[str] = []
     try:
         with device_lock(device, stop=lambda: True, waiting=told.append):

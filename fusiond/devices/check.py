@@ -62,10 +62,7 @@ def main(argv: Sequence[str]) -> int:
         left = 0
         document = {"device": device.name, "model": device.model, "env": dict(device.env), "results": results}
         end = time.monotonic() + 60 * given.minutes
-        with (
-            working_folder("check") as work,
-            device_lock(device, stop=lambda: False, waiting=_say),
-        ):
+        with working_folder("check") as work, device_lock(device, stop=lambda: False, waiting=_say):
             runner = Supervisor(provider, device)
             for entry in entries:
                 if time.monotonic() > end:

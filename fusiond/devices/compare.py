@@ -53,8 +53,7 @@ def compare(buffer: Buffer, reference: Array, actual: Array) -> Comparison:
 def constant(buffer: Buffer, found: Array) -> str:
     """`0`, where every element of an output (more than one) holds that: equal to it proves little. Else an empty text.
 
-    Elements are compared bit by bit, so NaN of one kind is constant, too.
-    """
+    Elements are compared bit by bit, so NaN of one kind is constant, too."""
     words = found.view(f"u{found.dtype.itemsize}")
     if found.size < 2 or not np.array_equal(words[1:], words[:-1]):
         return ""

@@ -12,8 +12,7 @@ from fusiond.devices.compare import Comparison, compare
 from fusiond.model.inputs.fills import initial, is_read, poison
 from fusiond.model.program import Buffer
 
-KEPT_BYTES = 512 << 20
-"""Of drawn inputs and references together: a child process may live in a container of a few GiB."""
+KEPT_BYTES = 512 << 20  #: Of drawn inputs and references together: a child process may live in a container of a few GiB
 
 
 def content(buffer: Buffer, seed: int) -> Hashable | None:

@@ -28,17 +28,14 @@ from fusiond.model.system import faults
 log = logging.getLogger(__name__)
 
 POLL_SECS = 0.2
-ANSWER_SECS = 2.0
-"""A holder that lives says since when within this time."""
+ANSWER_SECS = 2.0  #: A holder that lives says since when within this time
 SILENT_SECS = 60.0
 LONGEST_SECS = 24 * 3600.0
 YIELD_SECS = 0.5
-VISIT_SECS = 60.0
-"""The longest visit that is waited for."""
+VISIT_SECS = 60.0  #: The longest visit that is waited for
 _LONGEST_UUID = 64
 
-_waited_for: dict[str, float] = {}
-"""Name -> when this process let go of it while others waited."""
+_waited_for: dict[str, float] = {}  #: Name -> when this process let go of it while others waited
 _kept_too_long: dict[str, NameHolder] = {}
 """Name -> the holder that did not let go within LONGEST_SECS: nobody here waits for that one again."""
 
@@ -110,12 +107,7 @@ class _Queue:
     """One that waits for a device."""
 
     def __init__(
-        self,
-        device: DeviceInfo,
-        name: str,
-        stop: Callable[[], bool],
-        waiting: Callable[[str], None],
-        visit: bool,
+        self, device: DeviceInfo, name: str, stop: Callable[[], bool], waiting: Callable[[str], None], visit: bool
     ) -> None:
         self._visit = visit
         self._device = device

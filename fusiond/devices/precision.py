@@ -39,8 +39,7 @@ Array = NDArray[np.generic]
 
 ROUNDED: Mapping[str, int] = {"float16 or tf32": 11, "bfloat16": 8}
 """What inputs may have been rounded to -> the bits of its significand, with the leading one."""
-EXACT = ":float64"
-"""Ends the names of outputs in double precision."""
+EXACT = ":float64"  #: Ends the names of outputs in double precision
 RUNS: Mapping[str, int] = {EXACT: 53, **{f"{EXACT}:{name}": bits for name, bits in ROUNDED.items()}}
 """How names end -> the bits of the significands of the inputs that they are of."""
 
@@ -49,8 +48,7 @@ _ROUNDINGS = 2.5
 _LEAST = 2.0**-15
 _LEAST_DOUBLE = 2.0**-43
 """Of what is computed in double precision: as many of its roundings as `_LEAST` is of float32's."""
-_DOUBLE = 2.0**-40
-"""Below this error, something was computed in double precision."""
+_DOUBLE = 2.0**-40  #: Below this error, something was computed in double precision
 _OUTPUTS = 16
 
 

@@ -17,25 +17,21 @@ from fusiond.model.errors import MachineFault
 from fusiond.model.keys import plain
 from fusiond.model.outcomes import DeviceState, Effort, MeasureFailed, Measurement, Outcome, Purpose
 
-READY = "ready"
-"""The child's first line."""
+READY = "ready"  #: The child's first line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     bundle: str
     seed: int
-    outputs: str
-    """Where to write the outputs: an .npz, arrays named like the buffers."""
+    outputs: str  #: Where to write the outputs: an .npz, arrays named like the buffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
     bundle: str
-    references: tuple[tuple[int, str], ...]
-    """(seed, .npz) pairs."""
-    suspicious: bool = False
-    """Nobody vouches for it: each seed is run twice."""
+    references: tuple[tuple[int, str], ...]  #: (seed, .npz) pairs
+    suspicious: bool = False  #: Nobody vouches for it: each seed is run twice
     truths: tuple[tuple[int, str], ...] = ()
     """(seed, .npz) of outputs in double precision (`fusiond.tuning.judging.truth`), by which precision is judged."""
 
@@ -62,8 +58,7 @@ class Checked:
     """The outputs are right. `worst` as in `fusiond.devices.compare.Comparison`."""
 
     worst: float
-    unproven: tuple[str, ...] = ()
-    """Of a reference: outputs to which anything might be equal, and why."""
+    unproven: tuple[str, ...] = ()  #: Of a reference: outputs to which anything might be equal, and why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-READINGS = 3
-"""So many readings of the clock must agree."""
-STEADY = 0.01
-"""As far as this: the largest is at most 1 % above the least."""
+READINGS = 3  #: So many readings of the clock must agree
+STEADY = 0.01  #: As far as this: the largest is at most 1 % above the least
 CONFIDENCE = 0.95
 
 
@@ -21,8 +19,7 @@ class WarmUp:
     """What came of warming up."""
 
     secs: float
-    steady: bool | None
-    """Whether the clock stood still at the end; None where the device cannot say."""
+    steady: bool | None  #: Whether the clock stood still at the end; None where the device cannot say
 
 
 def warm_up(run: Callable[[], None], clock_mhz: Callable[[], float | None], least: int, most_secs: float) -> WarmUp:
@@ -48,8 +45,7 @@ def is_steady(readings: Sequence[float]) -> bool:
 def half_width(values: Sequence[float]) -> float:
     """Half of the 95 % interval of the median, by order statistics: it holds whatever the values' distribution.
 
-    Infinite for fewer than six values, of which not even the extremes make such an interval.
-    """
+    Infinite for fewer than six values, of which not even the extremes make such an interval."""
     rank = _rank(len(values))
     if rank == 0:
         return math.inf

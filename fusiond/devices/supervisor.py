@@ -25,11 +25,9 @@ log = logging.getLogger(__name__)
 
 START_SECS = 60.0
 """How long a child may take until it is ready; and after so long no other one is started in its place."""
-STARTS = 8
-"""Children that are started in a row before the machine is given a rest."""
+STARTS = 8  #: Children that are started in a row before the machine is given a rest
 MOST_PAUSE_SECS = 5.0
-STRIKES = 2
-"""Children that a request may lose where the system has killed for want of memory meanwhile."""
+STRIKES = 2  #: Children that a request may lose where the system has killed for want of memory meanwhile
 STRIKES_WITHOUT_EVIDENCE = 4
 """The same where it has not: somebody else may have killed them, and hits the same request twice now and then."""
 _LOOK_SECS = 1.0

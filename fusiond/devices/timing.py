@@ -26,10 +26,8 @@ says), and one of them should be no more than 0.2 % of a sample."""
 _MOST_RUNS = 1000
 _ATTEMPTS = 3
 _DROP_RULES = ((2, 1.10), (5, 1.03))
-_STEADY = {"power_cap", "sync_boost"}
-"""At its power limit a board may run for hours, at a clock that is steady."""
-DRIFT = 0.05
-"""How much the clock of a device may change before what was measured on it is thrown away."""
+_STEADY = {"power_cap", "sync_boost"}  #: At its power limit a board may run for hours, at a clock that is steady
+DRIFT = 0.05  #: How much the clock of a device may change before what was measured on it is thrown away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,31 +35,24 @@ class Sampling:
     """How to sample one pair of Programs."""
 
     purpose: Purpose
-    warmups: int = 3
-    """Runs of each before the samples, at least."""
-    warm_up_secs: float = 0.5
-    """How long to wait for a clock that is not steady."""
+    warmups: int = 3  #: Runs of each before the samples, at least
+    warm_up_secs: float = 0.5  #: How long to wait for a clock that is not steady
     least_pairs: int = 6
-    pairs: int = 30
-    """At most."""
+    pairs: int = 30  #: At most
     precision: float = 0.005
     """Enough is known when the 95 % interval of the median log ratio reaches no further than this to either side."""
-    budget_secs: float = 1.0
-    """After `least_pairs`, stop when this much time has gone into samples."""
+    budget_secs: float = 1.0  #: After `least_pairs`, stop when this much time has gone into samples
     short_us: float = SHORT_US
-    cold: bool = False
-    """Flush the cache before each run."""
+    cold: bool = False  #: Flush the cache before each run
     incumbent: float | None = None
     """The best ratio (baseline / candidate) so far; a candidate clearly behind it is dropped early."""
-    noise_limit: float = 0.35
-    """Robust standard deviation of the log ratios above which the pair says nothing."""
+    noise_limit: float = 0.35  #: Robust standard deviation of the log ratios above which the pair says nothing
 
 
 def sample_pair(executor: Executor, candidate: Loaded, baseline: Loaded | None, plan: Sampling) -> Measurement:
     """Sample a candidate against a baseline (or alone, where `baseline` is None).
 
-    Raises ExecutionError; `too_noisy` when the samples scatter beyond `plan.noise_limit`.
-    """
+    Raises ExecutionError; `too_noisy` when the samples scatter beyond `plan.noise_limit`."""
     programs = [candidate] if baseline is None else [candidate, baseline]
     clocks = [each.clock for each in programs]
     try:
@@ -204,8 +195,7 @@ class Session:
     """The session's own clock: what it was at, in the median of the batches so far.
 
     A batch that was slower by over 5 % is off. It counts for the median all the same: a device that stays slower (a
-    warmer room, another power limit) is this session's normal soon.
-    """
+    warmer room, another power limit) is this session's normal soon."""
 
     def __init__(self, kept: int = 31, least: int = 5) -> None:
         self._clocks: deque[float] = deque(maxlen=kept)

@@ -36,10 +36,8 @@ from fusiond.model.outcomes import MeasureFailed, Outcome
 from fusiond.model.program import Buffer, Program, Role
 from fusiond.model.system import faults
 
-TIMING_SEED = 0
-"""Data for timed runs are always those of this seed."""
-COPIES = 4
-"""How often a program's data may be in memory at a time: of its own, given, read back, compared with."""
+TIMING_SEED = 0  #: Data for timed runs are always those of this seed
+COPIES = 4  #: How often a program's data may be in memory at a time: of its own, given, read back, compared with
 
 
 class ExecutorWorker:
@@ -105,8 +103,7 @@ class ExecutorWorker:
         """Two runs on the same data and different poison: what differs is not a function of the inputs.
 
         The outputs stay where they can be compared, and are written to the file as well, since they must survive this
-        process: who takes its place reads them there.
-        """
+        process: who takes its place reads them there."""
         loaded = self._load(request.bundle)
         data = self._executor.data
         compared = [each for each in loaded.program.buffers if each.role.compared]

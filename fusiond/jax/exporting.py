@@ -18,8 +18,7 @@ def export(function: Callable[..., Any], *, disabled_checks: Sequence[Any] = (),
     """`jax.export.export` of a fused function, as it is fused now: `export(step)(state, batch).serialize()`.
 
     The kernels travel with it. Options are those of `jax.export.export`. ImportError, with the remedy, where what
-    writes the file is missing.
-    """
+    writes the file is missing."""
     _check()
     jitted: Any = function if hasattr(function, "trace") else jax.jit(lambda *given, **named: function(*given, **named))
     region = jax.export.DisabledSafetyCheck.custom_call(ffi.TARGET)

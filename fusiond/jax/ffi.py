@@ -39,8 +39,7 @@ _ABI = commands.RUNTIME / "abi.h"
 class FfiAttributes:
     """A plan with its code, as attributes of a call."""
 
-    platform: str
-    """cpu or cuda."""
+    platform: str  #: cpu or cuda
     plan: LaunchPlan = field(repr=False)
     images: tuple[bytes, ...] = field(repr=False)
     entries: tuple[str, ...]

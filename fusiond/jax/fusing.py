@@ -19,8 +19,7 @@ from fusiond.service.frameworks.region_answers import Asker, Found, FusionOption
 
 log = logging.getLogger("fusiond.jax")
 
-MOST_SHAPES = 64
-"""Of a function, that are compiled before an answer is taken up; others are when they come again."""
+MOST_SHAPES = 64  #: Of a function, that are compiled before an answer is taken up; others are when they come again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +31,8 @@ class Region:
     """`fused`; `kept` (measured, and XLA's is as fast), `unknown` (asked for), `refused`, or `library` (XLA's)."""
     reason: str
     primitives: tuple[str, ...]
-    speedup: float | None = None
-    """Over the unfused kernels that it was measured against."""
-    evidence: str = ""
-    """`measured`, or `emulated`: then `speedup` says nothing of a GPU."""
+    speedup: float | None = None  #: Over the unfused kernels that it was measured against
+    evidence: str = ""  #: `measured`, or `emulated`: then `speedup` says nothing of a GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,8 +277,7 @@ def fuse(
     device: as a job names it; else the GPU that JAX uses. db: another store than the user's.
     Everything else is handed to `jax.jit`: static_argnums, static_argnames, donate_argnums, ...
 
-    ValueError for a `search` or a `device` that a job could not have.
-    """
+    ValueError for a `search` or a `device` that a job could not have."""
     region_answers.check_options(search, device)
     options = FusionOptions(block=block, always=always, search=search, device=device, db=db)
     if function is None:

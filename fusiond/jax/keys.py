@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-IMPLEMENTATION = "threefry2x32"
-"""The one that is arithmetic on whole numbers."""
+IMPLEMENTATION = "threefry2x32"  #: The one that is arithmetic on whole numbers
 _WORDS = 2
 
 

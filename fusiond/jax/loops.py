@@ -53,11 +53,9 @@ def _all(jaxpr: core.Jaxpr) -> Iterable[core.JaxprEqn]:
 class _Behind:
     """A product that no trip reads: it is stored, or summed up in a part of the state."""
 
-    place: int
-    """Of its result among the body's."""
+    place: int  #: Of its result among the body's
     product: core.JaxprEqn
-    after: tuple[core.JaxprEqn, ...]
-    """What is done to the product, in order."""
+    after: tuple[core.JaxprEqn, ...]  #: What is done to the product, in order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

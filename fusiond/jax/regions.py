@@ -57,8 +57,7 @@ DTYPES = frozenset({
 STENCIL = "conv_general_dilated"
 _SUNK = MOVEMENT | {"convert_element_type"}
 LOOPS = frozenset({"scan", "while"})
-LEAST = 2
-"""Equations of a region that compute something: with fewer there is nothing to fuse."""
+LEAST = 2  #: Equations of a region that compute something: with fewer there is nothing to fuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +68,8 @@ class JaxprSegment:
     inputs: tuple[core.Var, ...]
     outputs: tuple[core.Var, ...]
     fusable: bool
-    primitives: tuple[str, ...]
-    """Names, in order."""
-    reason: str = ""
-    """Why loops and their like are library calls."""
+    primitives: tuple[str, ...]  #: Names, in order
+    reason: str = ""  #: Why loops and their like are library calls
 
     @property
     def loops(self) -> int:
@@ -84,12 +81,10 @@ class CutJaxpr:
     """A function as segments, to be computed in order."""
 
     inputs: tuple[core.Var, ...]
-    outputs: tuple[Any, ...]
-    """Vars and Literals."""
+    outputs: tuple[Any, ...]  #: Vars and Literals
     constants: tuple[tuple[core.Var, Any], ...]
     segments: tuple[JaxprSegment, ...]
-    changed: bool
-    """Whether there are loops with their products apart, which a library would run otherwise."""
+    changed: bool  #: Whether there are loops with their products apart, which a library would run otherwise
 
 
 def cut(closed: core.ClosedJaxpr, *, products_apart: bool = True) -> CutJaxpr:

@@ -22,8 +22,7 @@ class TimelineSpan:
     start: float
     end: float
     text: str
-    kind: int = 0
-    """Spans of one kind have one colour."""
+    kind: int = 0  #: Spans of one kind have one colour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +34,7 @@ class TimelineLane:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneDrawing:
     title: str
-    unit: str
-    """What the axis counts: `thread`, `block`, `slot`."""
+    unit: str  #: What the axis counts: `thread`, `block`, `slot`
     lanes: tuple[TimelineLane, ...]
 
 
@@ -44,8 +42,7 @@ class LaneDrawing:
 class DrawnNode:
     name: str
     text: str
-    group: int
-    """Nodes of one group are one kernel; -1: an input, or what no kernel of ours computes."""
+    group: int  #: Nodes of one group are one kernel; -1: an input, or what no kernel of ours computes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +56,12 @@ class Edge:
 class DrawnGraph:
     title: str
     nodes: tuple[DrawnNode, ...]
-    edges: tuple[Edge, ...]
-    """Between two groups, what crosses is written to memory and read again."""
+    edges: tuple[Edge, ...]  #: Between two groups, what crosses is written to memory and read again
 
 
 Drawing: TypeAlias = LaneDrawing | DrawnGraph
 
-_KINDS: Mapping[type, str] = {LaneDrawing: "lanes", DrawnGraph: "graph"}
-"""What each is called where it is kept."""
+_KINDS: Mapping[type, str] = {LaneDrawing: "lanes", DrawnGraph: "graph"}  #: What each is called where it is kept
 
 
 def as_json(drawings: Sequence[Drawing]) -> list[dict[str, Any]]:

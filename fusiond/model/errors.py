@@ -127,5 +127,4 @@ class Interrupted(FusiondError):
     """Request to stop; everything measured so far is on disk."""
 
     exit_status = 130
-    by_signal: int | None = None
-    """The signal that this process was sent, where it was one."""
+    by_signal: int | None = None  #: The signal that this process was sent, where it was one

@@ -26,8 +26,7 @@ class JobStarted:
     device: str
     budget: int
     known: int
-    parent: str | None = None
-    """The job of which it is a part."""
+    parent: str | None = None  #: The job of which it is a part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +36,9 @@ class PhaseStarted:
     job: str
     phase: str
     detail: str = ""
-    number: int | None = None
-    """Which of several, from 1: a part, a process of the finals."""
-    of: int | None = None
-    """How many there are."""
-    then_secs: float | None = None
-    """Of a search: how long what comes after it takes, about."""
+    number: int | None = None  #: Which of several, from 1: a part, a process of the finals
+    of: int | None = None  #: How many there are
+    then_secs: float | None = None  #: Of a search: how long what comes after it takes, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

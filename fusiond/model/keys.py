@@ -23,8 +23,7 @@ def plain(value: object) -> Any:
     """Turn a frozen dataclass (or any nest of them) into JSON values, with sorted, complete content.
 
     Enums become their values, tuples become lists, mappings keep string keys. Raises TypeError for anything
-    that has no one obvious JSON form, so that a key can never depend on an object's address.
-    """
+    that has no one obvious JSON form, so that a key can never depend on an object's address."""
     if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, enum.Enum):

@@ -17,14 +17,11 @@ from fusiond.model.keys import GENERATOR, content_key
 Value: TypeAlias = bool | int | float | str | None
 """What a parameter can be: exactly what Optuna can store as a categorical choice."""
 
-Request = TypeVar("Request", default=Any)
-"""What a strategy makes of a job."""
-Analysed = TypeVar("Analysed", default=Any)
-"""What it makes of that for a target."""
+Request = TypeVar("Request", default=Any)  #: What a strategy makes of a job
+Analysed = TypeVar("Analysed", default=Any)  #: What it makes of that for a target
 
 
-MEASURED = "measured"
-"""The evidence of a GPU that is here."""
+MEASURED = "measured"  #: The evidence of a GPU that is here
 COUNTED = "counted"
 """The evidence of devices that are not here: nothing of it is measured, and it is given only to those who name them."""
 
@@ -42,8 +39,7 @@ def frozen(mapping: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
 # --- what was asked -------------------------------------------------------------------------------------
 
 
-SAMPLER = "sampler"
-"""Of the orders in which configs are tried, the one that every strategy has."""
+SAMPLER = "sampler"  #: Of the orders in which configs are tried, the one that every strategy has
 
 GP, TPE = SAMPLERS = ("gp", "tpe")
 """What a sampler chooses by: a Gaussian process over the valid points, or Optuna's tree of Parzen estimators."""
@@ -56,18 +52,14 @@ class Search:
     trials: int = 64
     timeout_secs: float = 600.0
     seed: int = 0
-    least_gain: float = 1.02
-    """A fused candidate must beat the fastest baseline by this factor to be called `fuse`."""
+    least_gain: float = 1.02  #: A fused candidate must beat the fastest baseline by this factor to be called `fuse`
     sanitize: bool = False
     """The winner is run under the device's own checker as well (compute-sanitizer), where there is one."""
     patience: int | None = None
     """The search ends after so many trials in a row without a gain; None: only when the budget is spent."""
-    cache: str = "warm"
-    """`warm`, or `cold`: the caches are flushed before each sample."""
-    order: str = SAMPLER
-    """Who says what is tried next: the sampler, or one of the strategy's own `orders`."""
-    sampler: str = GP
-    """Which one, of SAMPLERS."""
+    cache: str = "warm"  #: `warm`, or `cold`: the caches are flushed before each sample
+    order: str = SAMPLER  #: Who says what is tried next: the sampler, or one of the strategy's own `orders`
+    sampler: str = GP  #: Which one, of SAMPLERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +68,7 @@ class Job:
 
     `request` holds the keys that belong to the strategy (`pair`, `module`, ...), as plain YAML values; `files` is a
     snapshot of every file that the job refers to (path as written in messages -> text), so that a job goes on
-    unchanged when somebody edits a kernel while it is queued.
-    """
+    unchanged when somebody edits a kernel while it is queued."""
 
     strategy: str
     request: Mapping[str, Any]
@@ -86,10 +77,8 @@ class Job:
     search: Search = field(default_factory=Search)
     accept_constant: bool = False
     """Outputs of the unfused program that are constant, or left as they were, may be compared with."""
-    path: str = "<job>"
-    """Where the job came from, for messages and for resolving relative paths."""
-    lines: Mapping[str, int] = field(default_factory=frozen)
-    """Key (dotted) -> line in `path`, for messages."""
+    path: str = "<job>"  #: Where the job came from, for messages and for resolving relative paths
+    lines: Mapping[str, int] = field(default_factory=frozen)  #: Key (dotted) -> line in `path`, for messages
     files: Mapping[str, str] = field(default_factory=frozen)
     within: Mapping[str, str] = field(default_factory=frozen)
     """Of a part: its inputs -> the buffers of the whole that they read; empty where the names are the same."""
@@ -110,13 +99,11 @@ class Workload(Generic[Request]):
     """What is tuned, with all its sizes.
 
     `content` is everything that decides the result of a measurement (sources, fills, flags) as plain JSON values,
-    without sizes; `payload` is the strategy's own frozen value (never stored, rebuilt by `Strategy.parse`).
-    """
+    without sizes; `payload` is the strategy's own frozen value (never stored, rebuilt by `Strategy.parse`)."""
 
     strategy: str
     strategy_version: int
-    name: str
-    """As `best` looks it up: for a pair, the two names sorted and joined by a comma."""
+    name: str  #: As `best` looks it up: for a pair, the two names sorted and joined by a comma
     members: tuple[str, ...]
     sizes: Mapping[str, int]
     content: Any
@@ -156,35 +143,27 @@ class DeviceLimits:
     multiprocessors: int
     registers_per_sm: int = 65536
     registers_per_block: int = 65536
-    register_granularity: int = 256
-    """Registers are handed out per warp in units of this many."""
+    register_granularity: int = 256  #: Registers are handed out per warp in units of this many
     registers_per_thread: int = 255
     shared_bytes_per_sm: int
-    shared_bytes_per_block: int
-    """With the opt-in attribute."""
-    shared_bytes_reserved: int = 1024
-    """Taken by the system in every resident block (compute capability 8.0 and later)."""
+    shared_bytes_per_block: int  #: With the opt-in attribute
+    shared_bytes_reserved: int = 1024  #: Taken by the system in every resident block (compute capability 8.0 and later)
     shared_granularity_bytes: int = 128
     threads_per_sm: int
     threads_per_block: int = 1024
     blocks_per_sm: int
     warp_size: int = 32
-    barriers: int = 16
-    """Per block."""
-    barriers_per_sm: int = 0
-    """Shared by the resident blocks; 0 where it is not known (then it limits nothing)."""
+    barriers: int = 16  #: Per block
+    barriers_per_sm: int = 0  #: Shared by the resident blocks; 0 where it is not known (then it limits nothing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
     """What a device is (`key`) and what may change about it (`env_key`)."""
 
-    name: str
-    """As asked for: `cpu`, `cuda:0`."""
-    model: str
-    """As the driver calls it: `NVIDIA H200`."""
-    arch: str
-    """`sm_90`; for the processor `cpu`."""
+    name: str  #: As asked for: `cpu`, `cuda:0`
+    model: str  #: As the driver calls it: `NVIDIA H200`
+    arch: str  #: `sm_90`; for the processor `cpu`
     memory_bytes: int
     mig: str = ""
     uuid: str = ""
@@ -211,12 +190,9 @@ class NamedPtx:
     """A source's PTX, without register caps and without anything that fusiond appended."""
 
     text: str
-    names: Mapping[str, str]
-    """Entry as written in the source -> mangled name."""
-    symbols: Mapping[str, str]
-    """Variable -> mangled name."""
-    log: str = ""
-    """Warnings."""
+    names: Mapping[str, str]  #: Entry as written in the source -> mangled name
+    symbols: Mapping[str, str]  #: Variable -> mangled name
+    log: str = ""  #: Warnings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,8 +202,7 @@ class CompileFacts:
     arch: str
     entry: str
     registers: int
-    shared_bytes: int
-    """Static shared memory as asked for by the source."""
+    shared_bytes: int  #: Static shared memory as asked for by the source
     barriers: int
     stack_bytes: int
     spill_store_bytes: int
@@ -252,8 +227,7 @@ class ReferenceFunction:
     """A function of a Python file whose results are right by definition. It runs on the processor and is not timed."""
 
     path: str
-    text: str
-    """The whole file, as it was when the job was submitted."""
+    text: str  #: The whole file, as it was when the job was submitted
     name: str
 
 
@@ -262,12 +236,10 @@ class Scrutiny:
     """That nobody vouches for the candidates (a program may have written them): they are tried on data that they cannot
     know, every sample has other data, what it wrote is compared, and a winner is looked at by every means there is."""
 
-    function: ReferenceFunction | None = None
-    """In place of the first baseline's outputs."""
+    function: ReferenceFunction | None = None  #: In place of the first baseline's outputs
     numbers: Mapping[str, int | float] = field(default_factory=frozen)
     """The reference's scalars by name, for the function; Extents are worked out at the sizes that it is run at."""
-    precision: bool = True
-    """Whether results may be no less accurate than the reference's own, beside the tolerances."""
+    precision: bool = True  #: Whether results may be no less accurate than the reference's own, beside the tolerances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,16 +247,14 @@ class Analysis(Generic[Request, Analysed]):
     """What a strategy knows without running anything.
 
     `report` is what `plan --json` shows as `analysis`, plain JSON of the strategy's own shape; `payload` is the
-    strategy's own value.
-    """
+    strategy's own value."""
 
     workload: Workload[Request]
     report: Mapping[str, Any]
     rejections: tuple[Rejection, ...] = ()
     alone: bool = False
     """The workload is one kernel by itself: there is nothing to fuse, and a better shape of it is `tuned`."""
-    scrutiny: Scrutiny | None = None
-    """Set where candidates are not the strategy's own writing."""
+    scrutiny: Scrutiny | None = None  #: Set where candidates are not the strategy's own writing
     payload: Analysed = field(compare=False, repr=False)
 
 

@@ -17,16 +17,14 @@ class Outcome(enum.StrEnum):
     """How a trial ended. Only `measured` has a value; every other is told to the sampler as pruned."""
 
     MEASURED = "measured"
-    REFUSED = "refused"
-    """The strategy or a static limit said no; nothing was built."""
+    REFUSED = "refused"  #: The strategy or a static limit said no; nothing was built
     BUILD_FAILED = "build_failed"
     LAUNCH_REFUSED = "launch_refused"
     """It built, and the device would not launch it (registers, shared memory, block size)."""
     WRONG_RESULT = "wrong_result"
     WRONG_UNFUSED = "wrong_unfused"
     """The unfused kernels themselves are wrong at these block shapes: not the fusion's fault."""
-    CRASHED = "crashed"
-    """An illegal access, an abort, a deadlock that the device reported."""
+    CRASHED = "crashed"  #: An illegal access, an abort, a deadlock that the device reported
     TIMED_OUT = "timed_out"
     WORKER_DIED = "worker_died"
     """The child vanished without a fault of the candidate's that we can name (twice, alone)."""
@@ -39,8 +37,7 @@ class Verdict(enum.StrEnum):
     FUSE = "fuse"
     KEEP = "keep"
     UNDECIDED = "undecided"
-    TUNED = "tuned"
-    """Of a workload that is one kernel: a better shape of it wins."""
+    TUNED = "tuned"  #: Of a workload that is one kernel: a better shape of it wins
     PROMISING = "promising"
     """Counted, not measured: a candidate's lower bound in time is below every unfused way's by more than the margin."""
     UNPROMISING = "unpromising"
@@ -63,8 +60,7 @@ class Purpose(enum.StrEnum):
 class JobState(enum.StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
-    WAITING = "waiting"
-    """The machine could not go on with it (`MachineFault`); it is tried again by itself."""
+    WAITING = "waiting"  #: The machine could not go on with it (`MachineFault`); it is tried again by itself
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -96,12 +92,9 @@ class DeviceState:
 
     clock_mhz: float | None = None
     temperature_c: float | None = None
-    throttle: str = ""
-    """Reasons, comma separated; empty when none is active."""
-    others: int = 0
-    """Other processes with work on the device."""
-    power_w: float | None = None
-    """What the board draws."""
+    throttle: str = ""  #: Reasons, comma separated; empty when none is active
+    others: int = 0  #: Other processes with work on the device
+    power_w: float | None = None  #: What the board draws
     canary_mhz: float | None = None
     """The clock of the multiprocessors as a kernel counted it, by the device's own timer."""
 
@@ -115,8 +108,7 @@ class DeviceState:
 class Effort:
     """What it took to get the samples of a Measurement."""
 
-    runs: int = 1
-    """Runs in each sample."""
+    runs: int = 1  #: Runs in each sample
     warm_up_secs: float = 0.0
     steady: bool | None = None
     """Whether the device's clock stood still when the samples began; None where it is not known."""
@@ -124,10 +116,8 @@ class Effort:
     """Half of the 95 % interval of the median log ratio (of the log span, where nothing is compared)."""
     gate_failures: int = 0
     """Runs that were thrown away and taken again because the device began before all was enqueued."""
-    retries: int = 0
-    """Samples that were taken again because the clock could not tell them from nothing."""
-    thrown_away: tuple[str, ...] = ()
-    """Why each of the batches before this one was thrown away."""
+    retries: int = 0  #: Samples that were taken again because the clock could not tell them from nothing
+    thrown_away: tuple[str, ...] = ()  #: Why each of the batches before this one was thrown away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +125,7 @@ class Measurement:
     """Paired samples of a candidate (A) and the program it is compared with (B), in the order ABBA.
 
     `span_us` are A's samples, `baseline_us` B's; both empty lists never occur. For a program measured alone (a probe,
-    the first baseline) `baseline_us` is empty.
-    """
+    the first baseline) `baseline_us` is empty."""
 
     span_us: tuple[float, ...]
     baseline_us: tuple[float, ...] = ()
@@ -148,8 +137,7 @@ class Measurement:
     purpose: Purpose
     before: DeviceState = field(default_factory=DeviceState)
     after: DeviceState = field(default_factory=DeviceState)
-    dropped: bool = False
-    """Stopped early because it was clearly slower than the best so far."""
+    dropped: bool = False  #: Stopped early because it was clearly slower than the best so far
     effort: Effort = field(default_factory=Effort)
 
     @property
@@ -186,14 +174,11 @@ class Trial:
     """`seed:NAME`, `grid`, `prior` (drawn by what was counted), `sampler`, `neighbour` (of what the sampler asked for);
     a baseline's is `given` or `tuned`."""
     outcome: Outcome
-    reason: str = ""
-    """One line; empty for `measured`."""
-    ratio: float | None = None
-    """Baseline / candidate, median over pairs; None unless measured."""
+    reason: str = ""  #: One line; empty for `measured`
+    ratio: float | None = None  #: Baseline / candidate, median over pairs; None unless measured
     time_us: float | None = None
     program_key: str | None = None
-    resolved: Mapping[str, Value] = field(default_factory=frozen)
-    """What labels such as `paper` came to."""
+    resolved: Mapping[str, Value] = field(default_factory=frozen)  #: What labels such as `paper` came to
     measurement: Measurement | None = None
     worst_error: float | None = None
 
@@ -210,22 +195,17 @@ class Record:
     device_key: str
     env_key: str
     verdict: Verdict
-    config: Config | None
-    """The winner's; None for `keep` and `undecided` when no candidate was measured."""
+    config: Config | None  #: The winner's; None for `keep` and `undecided` when no candidate was measured
     program_key: str | None
     time_us: float | None
-    baseline: str
-    """The name of the fastest unfused way."""
+    baseline: str  #: The name of the fastest unfused way
     baseline_us: float
     baseline_program_key: str | None = None
-    baseline_config: Config | None = None
-    """Its own knobs as they were tuned; None in records of earlier versions."""
+    baseline_config: Config | None = None  #: Its own knobs as they were tuned; None in records of earlier versions
     speedup: float | None
     ci95: tuple[float, float] | None
-    verified: bool
-    """The winner's outputs were compared with the unfused ones in this very job."""
-    checks: tuple[str, ...] = ()
-    """What was compared, one line each: seeds, sizes, tolerance, worst error."""
+    verified: bool  #: The winner's outputs were compared with the unfused ones in this very job
+    checks: tuple[str, ...] = ()  #: What was compared, one line each: seeds, sizes, tolerance, worst error
     figures: Mapping[str, float] = field(default_factory=frozen)
     """What the strategy makes of the answer (`Strategy.figures`): name -> number, the unit in the name."""
     counted: tuple[Mapping[str, Any], ...] = ()
@@ -234,19 +214,13 @@ class Record:
     evidence: str
     cache: str = "warm"
     trials: int
-    processes: int = 0
-    """Fresh processes that measured all that the verdict compares."""
-    ended: str = ""
-    """Why the search ended before its budget was spent; empty when it did not."""
-    replaced: str | None = None
-    """Why the record before this one went; None when there was none."""
+    processes: int = 0  #: Fresh processes that measured all that the verdict compares
+    ended: str = ""  #: Why the search ended before its budget was spent; empty when it did not
+    replaced: str | None = None  #: Why the record before this one went; None when there was none
     strategy_version: int = 0
-    content_key: str = ""
-    """The workload's: of the question alone."""
-    found_at: str
-    """UTC, ISO 8601."""
-    source: str | None = None
-    """Path of the generated source, in the artifacts beside the store."""
+    content_key: str = ""  #: The workload's: of the question alone
+    found_at: str  #: UTC, ISO 8601
+    source: str | None = None  #: Path of the generated source, in the artifacts beside the store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

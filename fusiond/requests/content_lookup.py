@@ -36,10 +36,8 @@ log = logging.getLogger(__name__)
 
 Elsewhere = Callable[[str, tuple[str, ...], str, str | None], bool]
 """(content_family_key, device keys, cache, canonical text of the sizes) -> whether an answer came that is imported."""
-IDLE = -1000
-"""The priority of a check that nobody waits for."""
-MAX_BUILT = 16
-"""Combinations of equally named documents that are parsed for one name and strategy."""
+IDLE = -1000  #: The priority of a check that nobody waits for
+MAX_BUILT = 16  #: Combinations of equally named documents that are parsed for one name and strategy
 
 
 def index(store: Store, registry: Registry) -> None:
@@ -120,10 +118,7 @@ def _meaning(
     values: list[object] = [list(documents)] if len(documents) > 1 else [documents[0], list(documents)]
     for value in values:
         job = Job(
-            strategy=strategy.name,
-            request=frozen({key: value}),
-            sizes=frozen(sizes),
-            path=str(Path(folder) / "best"),
+            strategy=strategy.name, request=frozen({key: value}), sizes=frozen(sizes), path=str(Path(folder) / "best")
         )
         parsed = _parsed(registry, job)
         if parsed is not None:
@@ -205,8 +200,7 @@ def best_of_jobs(
     """For each job the document of `best --json`, or why there is none. What is given overrules the job. `elsewhere`
     is asked for what neither this box nor an import knows.
 
-    The store was indexed.
-    """
+    The store was indexed."""
     found: dict[tuple[object, ...], dict[str, Any] | NothingKnown] = {}
     for each in wanted:
         where, state = device or each.job.device, cache or each.job.search.cache

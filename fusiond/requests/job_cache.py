@@ -27,10 +27,8 @@ if TYPE_CHECKING:  # `fusiond best` pays for everything that is imported here
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-MOST = 4000
-"""Entries; those written first go."""
-_SETTLED_NS = 2_000_000_000
-"""A file that changed so shortly before it was read may change again without looking newer."""
+MOST = 4000  #: Entries; those written first go
+_SETTLED_NS = 2_000_000_000  #: A file that changed so shortly before it was read may change again without looking newer
 
 
 class RememberedWorkload:

@@ -42,8 +42,7 @@ MEASURE_KEYS = ("cache",)
 CACHES: Mapping[str, tuple[str, ...]] = {"warm": ("warm",), "cold": ("cold",), "both": ("warm", "cold")}
 """What `measure: {cache: ...}` may say, and the jobs that it makes."""
 MAX_SWEEP = 100
-Compiler = Callable[[Source], NamedPtx | BuildFailed | None]
-"""`fusiond.strategy.Inputs.compiled`."""
+Compiler = Callable[[Source], NamedPtx | BuildFailed | None]  #: `fusiond.strategy.Inputs.compiled`
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[a-z0-9]{1,16})?")
 _DURATION = re.compile(r"([0-9]{1,6})\s*(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -60,8 +59,7 @@ def read(
     """The jobs of one file (several where it sweeps a size, or measures both caches). `text` stands in for the file's
     content; the other arguments overrule what the file says.
 
-    Raises RequestError with file, line and key. Whether the strategy knows its own keys is checked by `check_keys`.
-    """
+    Raises RequestError with file, line and key. Whether the strategy knows its own keys is checked by `check_keys`."""
     shown = str(path)
     if text is None:
         text = files.read_text(Path(path), where=shown)
@@ -168,9 +166,7 @@ def _seconds(node: Node) -> float:
 
 
 def _sizes(node: Node | None) -> dict[str, int]:
-    if node is None:
-        return {}
-    return {name: value.integer(least=1) for name, value in node.mapping().items()}
+    return {} if node is None else {name: value.integer(least=1) for name, value in node.mapping().items()}
 
 
 def _cached(job: Job, node: Node | None) -> tuple[Job, ...]:
@@ -202,8 +198,7 @@ class JobInputs:
     """`fusiond.strategy.Inputs` for one job: what is in the job's snapshot comes from there, the rest from the disk.
 
     `snapshot()` is everything that was read, to be stored with the job, so that a queued job goes on unchanged when
-    a file of it is edited or deleted.
-    """
+    a file of it is edited or deleted."""
 
     def __init__(self, registry: Registry, job: Job, compiler: Compiler | None = None) -> None:
         """`compiler`: what makes PTX of sources; without it, nobody."""

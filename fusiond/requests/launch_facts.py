@@ -22,8 +22,7 @@ class KernelFacts:
     candidate: str
     launch: str
     entry: str
-    facts: CompileFacts | None
-    """None for what does not build."""
+    facts: CompileFacts | None  #: None for what does not build
     threads: int
     dynamic_shared_bytes: int
     occupancy: Occupancy | None

@@ -60,8 +60,7 @@ def choose_device(registry: Registry, request: str, *, where: str = "device") ->
     """The device behind `auto`, `cpu`, `cuda`, `cuda:1`. `auto` takes one that measures, else the processor;
     what is counted or replayed has to be named.
 
-    `where` is for messages. DeviceError says what is missing when there is none.
-    """
+    `where` is for messages. DeviceError says what is missing when there is none."""
     if request == "auto":
         found = [each for each in registry.devices() if each[1].evidence not in NAMED_ONLY]
         found.sort(key=lambda each: (each[1].evidence != "measured", each[0].kind != "cpu"))
@@ -81,8 +80,7 @@ def choose_device(registry: Registry, request: str, *, where: str = "device") ->
 def devices_for(registry: Registry, request: str, *, where: str = "device") -> tuple[str, ...]:
     """The devices that a job is meant for: `all` is one of each model, those that emulate only where none measures.
 
-    Every other request stands for itself; DeviceError, or UnknownName, when nothing here answers to it.
-    """
+    Every other request stands for itself; DeviceError, or UnknownName, when nothing here answers to it."""
     if request != "all":
         choose_device(registry, request, where=where)
         return (request,)
@@ -112,36 +110,27 @@ class Plan:
     target: Target
     device: str
     analysis: Analysis
-    description: str
-    """The analysis in the strategy's own words, for people; may be empty."""
+    description: str  #: The analysis in the strategy's own words, for people; may be empty
     space: Space
     points: int
     seeds: tuple[tuple[str, Config], ...]
     rejections: tuple[Rejection, ...]
     parts: int
-    parts_known: int
-    """How many of the parts this device has a record of."""
-    probes: int
-    """How many entries the strategy would use."""
-    probes_missing: int
-    """How many of these this device has not answered yet."""
-    probe_limit: int | None
-    """How many missing ones the job would have measured; None for all."""
+    parts_known: int  #: How many of the parts this device has a record of
+    probes: int  #: How many entries the strategy would use
+    probes_missing: int  #: How many of these this device has not answered yet
+    probe_limit: int | None  #: How many missing ones the job would have measured; None for all
     figures: Mapping[str, float]
     """What the strategy says of what is known, and of the answer of today where there is one."""
     facts: tuple[KernelFacts, ...] | None
     """Of the reference, of every seed and of the config that was chosen; None where no compiler for the target is
     there."""
-    notes: tuple[str, ...]
-    """One line each, for people: what would have told more."""
-    refused: str = ""
-    """Why not one candidate of this job can be tried, so that it cannot be run; empty when it can."""
-    chosen: Config | None = None
-    """What `--set` made of the first seed."""
+    notes: tuple[str, ...]  #: One line each, for people: what would have told more
+    refused: str = ""  #: Why not one candidate of this job can be tried, so that it cannot be run; empty when it can
+    chosen: Config | None = None  #: What `--set` made of the first seed
     counted: tuple[Mapping[str, Any], ...] | None = None
     """What its launches would pay on a GPU, as `fusiond.devices.counting` has it; None where nobody asked."""
-    known: Answers = field(default_factory=frozen, repr=False)
-    """What the device had answered for parts and probes."""
+    known: Answers = field(default_factory=frozen, repr=False)  #: What the device had answered for parts and probes
     programs: Mapping[str, Program] = field(default_factory=frozen, repr=False)
     """The reference as `reference`, and what the seeds and the chosen config came to, as `seed:NAME` and `set`."""
 
@@ -204,12 +193,7 @@ def answers(
 
 
 def plan(
-    registry: Registry,
-    job: Job,
-    *,
-    arch: str | None = None,
-    known: Answers | None = None,
-    store: Store | None = None,
+    registry: Registry, job: Job, *, arch: str | None = None, known: Answers | None = None, store: Store | None = None
 ) -> Plan:
     """All that is known of a job without running it, for its device or for the architecture that is named. `store`:
     where to look up what the device has answered for parts and probes."""
@@ -267,8 +251,7 @@ def plan(
     )
 
 
-MOST_ASKED = 64
-"""Candidates that are emitted to find out whether there is any that can be tried."""
+MOST_ASKED = 64  #: Candidates that are emitted to find out whether there is any that can be tried
 
 
 def hopeless(strategy: Strategy, analysis: Analysis, answers: Answers) -> tuple[Rejection, ...]:
@@ -361,8 +344,7 @@ def chosen_config(found: Plan, settings: Mapping[str, str]) -> Config:
 def with_config(found: Plan, settings: Mapping[str, str], known: Answers | None = None) -> Plan:
     """The plan with what is known of the config that `--set` says: its launches' facts, or why it is refused.
 
-    RequestError when that is not a point of the space.
-    """
+    RequestError when that is not a point of the space."""
     config = chosen_config(found, settings)
     program = emitted(found.prepared.strategy, found.analysis, config, found.known if known is None else known)
     if isinstance(program, Rejection):
@@ -413,8 +395,7 @@ def emit_bundles(registry: Registry, found: Plan, settings: Mapping[str, str], f
     """Write FOLDER/native (the reference) and FOLDER/candidate (the first seed, or what `settings` say).
 
     Built for the plan's device where a compiler for it is there. RequestError when the folder is taken, or the
-    config is refused.
-    """
+    config is refused."""
     config = chosen_config(found, settings)
     strategy = found.prepared.strategy
     native = reference(strategy, found.analysis)

@@ -94,8 +94,7 @@ class Registry:
     def add(self, plugin: object, name: str, distribution: str = "") -> None:
         """Register one plugin object; PluginError when its hooks are misspelt or a name is taken.
 
-        Either everything that the plugin brings is registered, or nothing.
-        """
+        Either everything that the plugin brings is registered, or nothing."""
         strategies: list[Strategy] = []
         providers: list[DeviceProvider] = []
         entries: list[CatalogueEntry] = []

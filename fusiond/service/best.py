@@ -35,8 +35,7 @@ def by_name(
     """The document of `best --json` for a name; None when nothing is known of it. `folder`: where its files may lie
     (None: the current one).
 
-    NothingKnown where only other content of that name has an answer. A check of a stale answer is queued.
-    """
+    NothingKnown where only other content of that name has an answer. A check of a stale answer is queued."""
 
     where = folder or current_folder()
 
@@ -86,8 +85,7 @@ def by_job(
 ) -> tuple[dict[str, Any] | NothingKnown, ...]:
     """For each workload of a job file the document of `best --json`, or the NothingKnown that says why there is none.
 
-    RequestError for a mistake in the file.
-    """
+    RequestError for a mistake in the file."""
     from fusiond.requests import job_cache  # a question by name does without
 
     known = job_cache.recall(database, path, text, sizes)

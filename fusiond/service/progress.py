@@ -36,8 +36,7 @@ class Progress:
     baseline  detail (its name), time_us
     trial     outcome, detail (the config), ratio, reason, done, budget, best
     record    detail (the verdict)
-    ended     state, problem, wall_secs, device_share; nothing comes after it
-    """
+    ended     state, problem, wall_secs, device_share; nothing comes after it"""
 
     job: str
     event: str

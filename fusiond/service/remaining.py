@@ -32,22 +32,17 @@ class Standing:
     job: str
     workload: str = ""
     device: str = ""
-    phase: str = ""
-    """What it does: baseline, search, final, ..."""
-    detail: str = ""
-    """The same for people, in a line."""
-    part: int | None = None
-    """The part that is tuned, from 1; None: the job's own search, or before it."""
+    phase: str = ""  #: What it does: baseline, search, final, ..
+    detail: str = ""  #: The same for people, in a line
+    part: int | None = None  #: The part that is tuned, from 1; None: the job's own search, or before it
     parts: int | None = None
     part_name: str = ""
     done: int = 0
     budget: int | None = None
     best: float | None = None
-    final: int | None = None
-    """The process of the finals that runs, from 1."""
+    final: int | None = None  #: The process of the finals that runs, from 1
     finals: int | None = None
-    left_secs: float | None = None
-    """Of all that is to come, about."""
+    left_secs: float | None = None  #: Of all that is to come, about
 
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -71,10 +66,8 @@ class _Search:
     done: int = 0
     budget: int | None = None
     best: float | None = None
-    searched_from: tuple[float, int] | None = None
-    """When the search began in this session, and with how many trials."""
-    then_secs: float | None = None
-    """What comes after the search, as the tuner reckons it."""
+    searched_from: tuple[float, int] | None = None  #: When the search began in this session, and with how many trials
+    then_secs: float | None = None  #: What comes after the search, as the tuner reckons it
     final: int | None = None
     finals: int | None = None
     final_begun: float = 0.0

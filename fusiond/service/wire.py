@@ -21,13 +21,7 @@ def error_document(problem: FusiondError) -> dict[str, str]:
 
 def job_document(row: JobRow) -> dict[str, Any]:
     """What `show --json` prints: a contract."""
-    return {
-        "id": row.id,
-        "state": str(row.state),
-        "trials": row.trials,
-        "best": row.best_ratio,
-        "problem": row.problem,
-    }
+    return {"id": row.id, "state": str(row.state), "trials": row.trials, "best": row.best_ratio, "problem": row.problem}
 
 
 def time_of(row: JobRow) -> dict[str, float | None]:

@@ -24,8 +24,7 @@ from fusiond.store.document import is_intact
 from fusiond.store.file_permissions import FILE_MODE, give, make_folder, sync
 from fusiond.store.format import artifacts_folder, check_header, now
 
-_PAGES = 512
-"""Copied in one step; between two steps whoever writes may write."""
+_PAGES = 512  #: Copied in one step; between two steps whoever writes may write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +34,8 @@ class Copied:
     path: Path
     bytes: int
     artifacts: int
-    damaged: tuple[Finding, ...]
-    """What was damaged already, and is in the copy as it was."""
-    aside: Path | None = None
-    """Where the store is that stood in this place."""
+    damaged: tuple[Finding, ...]  #: What was damaged already, and is in the copy as it was
+    aside: Path | None = None  #: Where the store is that stood in this place
 
 
 def backup(store: Path, target: Path) -> Copied:
@@ -72,8 +69,7 @@ def restore(source: Path, store: Path) -> Copied:
     caller has made sure that no daemon serves it.
 
     RequestError where `source` is missing or the store itself; StoreError for one that is not fusiond's or that SQLite
-    cannot read.
-    """
+    cannot read."""
     if not source.is_file():
         raise RequestError("there is no such file", where=str(source))
     if store.exists() and source.samefile(store):

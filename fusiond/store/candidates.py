@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from fusiond.store.reading import Reader
 
-_KEPT = 10_000
-"""Records that an open file remembers the questions for: some 20 MB."""
+_KEPT = 10_000  #: Records that an open file remembers the questions for: some 20 MB
 _CHECK = "`fusiond store check` says how to go on"
 
 
@@ -120,8 +119,7 @@ class StoredAnswer:
 class Contents:
     """One open file. StoreError for damage that touches every answer; of single records, see `damaged`.
 
-    Without `thorough` Damage is raised for what has to be looked at thoroughly.
-    """
+    Without `thorough` Damage is raised for what has to be looked at thoroughly."""
 
     def __init__(self, reader: Reader, *, thorough: bool = True) -> None:
         self.reader = reader

@@ -42,10 +42,8 @@ _MEANING = {
 class Finding:
     """Something that is not what was written."""
 
-    where: str
-    """A table and a row, a file, or a part of the file."""
-    problem: str
-    """What is wrong, and what that means."""
+    where: str  #: A table and a row, a file, or a part of the file
+    problem: str  #: What is wrong, and what that means
     remedy: str
 
 
@@ -176,8 +174,7 @@ def forget(store: Connected) -> int:
     """Go on without what is lost: remove the damaged rows and what hangs on them, count what is there anew, take the
     last change that is there for the last one. How many rows went.
 
-    StoreError when the file cannot be mended so; nothing is changed then.
-    """
+    StoreError when the file cannot be mended so; nothing is changed then."""
     gone = 0
     with store._transaction() as database:
         connection = database.conn

@@ -31,8 +31,7 @@ if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it
 
 log = logging.getLogger(__name__)
 
-Row: TypeAlias = Mapping[str, Any]
-"""A row as column -> value; it goes no further than the module that asked for it."""
+Row: TypeAlias = Mapping[str, Any]  #: A row as column -> value; it goes no further than the module that asked for it
 
 
 class Connected:
@@ -201,8 +200,7 @@ class Connected:
 
         StoreError for a damaged row; with `skip` it is left out, and said so in the log. `expected`: how many rows
         there have to be, damaged or not. `wanted`: values that each row of the first table has. `connection`: that of
-        a transaction which is open.
-        """
+        a transaction which is open."""
         with self._read_lock if connection is None else contextlib.nullcontext(), translated(self.path):
             rows = list(tables.rows(connection or self._reader, tail, parameters, **parts))
             self.check_identity()
@@ -283,8 +281,7 @@ def translated(path: Path | str) -> Iterator[None]:
 def _prepare(writer: sqlite3.Connection, path: str) -> None:
     """Look at the header before anything is changed, then turn write-ahead logging on.
 
-    SQLite does not wait for others when it changes the journal, so two that make a file at once need this loop.
-    """
+    SQLite does not wait for others when it changes the journal, so two that make a file at once need this loop."""
     give_up_at = time.monotonic() + BUSY_SECS
     while True:
         try:

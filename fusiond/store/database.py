@@ -55,8 +55,7 @@ class Store(Devices, Jobs, Trials, Profiles, Answers, Said, Serving):
         """Open a file, bringing an older one up to date; `create` makes it, and its folder, when it is missing.
 
         StoreError for a file that a newer fusiond wrote, one that is not fusiond's, one on a network file system, and
-        for a missing one without `create`.
-        """
+        for a missing one without `create`."""
         where = Path(path).expanduser().absolute()
         if not create and not where.is_file():
             raise StoreError(f"{where}: there is no such file")
@@ -78,8 +77,7 @@ class Store(Devices, Jobs, Trials, Profiles, Answers, Said, Serving):
         them is queued afterwards.
 
         StoreUnavailable while there is no file, StoreError for one that is not fusiond's; the Store goes on to refuse
-        everything then, and may be opened again later.
-        """
+        everything then, and may be opened again later."""
         with self._write_lock, self._read_lock:
             if not self.path.is_file():
                 raise StoreUnavailable(f"{self.path}: there is no such file any more; put it back")

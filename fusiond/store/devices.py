@@ -19,8 +19,7 @@ class DeviceRow:
     """A piece of hardware as it was seen last; `info.name` is empty when another one took its name."""
 
     info: DeviceInfo
-    sick: str | None
-    """Why nothing is to be run on it; None when it is well."""
+    sick: str | None  #: Why nothing is to be run on it; None when it is well
     seen_at: str
 
 
@@ -30,8 +29,7 @@ class CalibrationRow:
 
     device_key: str
     driver: str
-    figures: dict[str, float]
-    """By the names of `fusiond.devices.calibration`."""
+    figures: dict[str, float]  #: By the names of `fusiond.devices.calibration`
     at: str
 
 

@@ -15,8 +15,7 @@ from fusiond.store.tables import COLUMNS, mixed
 if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it
     from sqlite_utils import Database
 
-DAMAGED = "damaged row"
-"""What SQLite says, with the table and the row behind it, when a damaged row would be changed."""
+DAMAGED = "damaged row"  #: What SQLite says, with the table and the row behind it, when a damaged row would be changed
 
 
 def seal_all(database: Database) -> None:

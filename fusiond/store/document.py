@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from fusiond.store.candidates import StoredAnswer
 
-DAMAGED_SOURCE = "source is damaged"
-"""How the note begins that says why an answer comes without its source."""
+DAMAGED_SOURCE = "source is damaged"  #: How the note begins that says why an answer comes without its source
 
 
 def answer(

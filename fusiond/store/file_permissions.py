@@ -12,8 +12,7 @@ from fusiond.store.format import disk_full
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
-_BESIDE = ("", "-wal", "-shm")
-"""What SQLite may keep beside a file; it gives what it makes anew the mode of the file."""
+_BESIDE = ("", "-wal", "-shm")  #: What SQLite may keep beside a file; it gives what it makes anew the mode of the file
 
 
 def make_folder(folder: str | os.PathLike[str]) -> None:

@@ -13,14 +13,11 @@ import time
 
 from fusiond.model.errors import StoreError, StoreUnavailable
 
-APPLICATION_ID = 0x66757364
-"""`fusd`, in the header of every file that fusiond wrote."""
+APPLICATION_ID = 0x66757364  #: `fusd`, in the header of every file that fusiond wrote
 
-SCHEMA_VERSION = 6
-"""How many migrations this fusiond knows (migrations.py); a test holds the two together."""
+SCHEMA_VERSION = 6  #: How many migrations this fusiond knows (migrations.py); a test holds the two together
 
-BUSY_SECS = 10.0
-"""How long a writer waits for another process's transaction."""
+BUSY_SECS = 10.0  #: How long a writer waits for another process's transaction
 
 ARTIFACT = "artifact:"
 """Before a path inside the artifacts, as it is stored: the file and its folder may be moved together."""
@@ -35,16 +32,14 @@ _ID_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 def decoded(text: str | None, otherwise: Any = None) -> Any:
     """What a column's JSON stands for: the one place where the store decodes. `otherwise`: where it is NULL or empty.
 
-    ValueError for what is not JSON; `encoding` makes nouns of it.
-    """
+    ValueError for what is not JSON; `encoding` makes nouns of it."""
     return json.loads(text) if text else otherwise
 
 
 def check_header(connection: sqlite3.Connection, path: str) -> int:
     """The schema version of an open file; 0 for one that holds nothing yet.
 
-    StoreError for a file of something else, and for one that a newer fusiond wrote.
-    """
+    StoreError for a file of something else, and for one that a newer fusiond wrote."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION_ID:

@@ -15,8 +15,7 @@ from fusiond.store.format import decoded
 from fusiond.store.job_rows import JobRow, job_row
 
 _WHOLE = "FROM jobs j LEFT JOIN workloads w USING (workload_key) LEFT JOIN tallies t ON t.job_id = j.id"
-_AT_ONCE = 500
-"""Keys in one query; SQLite takes 999 parameters in its oldest builds."""
+_AT_ONCE = 500  #: Keys in one query; SQLite takes 999 parameters in its oldest builds
 _BY_NUMBER, _BY_STATE = "idx_jobs_by_number", "idx_jobs_by_state"
 
 

@@ -16,51 +16,36 @@ from fusiond.store.process_identity import is_alive
 class JobRow:
     """A job as the queue sees it. Times of day are UTC in ISO 8601."""
 
-    number: int
-    """The order of arrival."""
+    number: int  #: The order of arrival
     id: str
-    kind: str
-    """`tune`, or `verify`: measure the recorded winner again."""
+    kind: str  #: `tune`, or `verify`: measure the recorded winner again
     strategy: str
     workload_name: str
     workload_key: str
-    device: str
-    """As asked for: `auto`, `cpu`, `cuda:0`."""
-    device_key: str | None
-    """Of the device that it runs on, once that is known."""
+    device: str  #: As asked for: `auto`, `cpu`, `cuda:0`
+    device_key: str | None  #: Of the device that it runs on, once that is known
     state: JobState
     priority: int
     parent: str | None
-    problem: str | None
-    """One line on why it failed."""
+    problem: str | None  #: One line on why it failed
     search: Search
     space_hash: str | None
     created_at: str
     started_at: str | None
     ended_at: str | None
-    trials: int
-    """Candidates that have an outcome."""
-    budget: int
-    """Candidates that it may try."""
-    best_ratio: float | None
-    """Of the candidates measured so far; search samples, no verdict."""
+    trials: int  #: Candidates that have an outcome
+    budget: int  #: Candidates that it may try
+    best_ratio: float | None  #: Of the candidates measured so far; search samples, no verdict
     cancel_requested: bool
-    finish_requested: bool = False
-    """Its search is to end, and its finals to begin."""
-    finding: str = ""
-    """What it found, where the answer of before stands."""
-    owner: str = ""
-    """The process that runs it (`fusiond.store.process_identity`); empty when none does."""
-    waiting_for: str = ""
-    """What the machine lacked when it was run last; of a job that waits."""
-    retry_at: str | None = None
-    """When a job that waits is tried again."""
-    retries: int = 0
-    """How often it waited since it last got on."""
+    finish_requested: bool = False  #: Its search is to end, and its finals to begin
+    finding: str = ""  #: What it found, where the answer of before stands
+    owner: str = ""  #: The process that runs it (`fusiond.store.process_identity`); empty when none does
+    waiting_for: str = ""  #: What the machine lacked when it was run last; of a job that waits
+    retry_at: str | None = None  #: When a job that waits is tried again
+    retries: int = 0  #: How often it waited since it last got on
     wall_secs: float = 0.0
     """How long it ran, waiting for the device not included; of sessions that were killed nothing is known."""
-    device_secs: float = 0.0
-    """For how much of that its device was busy."""
+    device_secs: float = 0.0  #: For how much of that its device was busy
 
     @property
     def device_share(self) -> float | None:

@@ -33,16 +33,14 @@ if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it
 
 __all__ = ["JobRow", "Jobs", "absolute"]
 
-_A_FEW = 8
-"""Jobs that a claim reads at once: the first of them will nearly always do."""
+_A_FEW = 8  #: Jobs that a claim reads at once: the first of them will nearly always do
 _BY_DEVICE = "idx_jobs_queue"
 _COME = "NOT (retry_at > :now AND retry_at <= :latest)"
 """A time further ahead than any that is set means that the clock was put back since."""
 _DUE = f"(state = 'queued' OR (state = 'waiting' AND {_COME}))"
 _ACTIVE = "state IN ('queued', 'running', 'waiting')"
 
-MOST_WAIT_SECS = 300.0
-"""How long a job that waits for the machine is left alone at most."""
+MOST_WAIT_SECS = 300.0  #: How long a job that waits for the machine is left alone at most
 
 
 _BEGAN_ON_A_SICK_ONE = """
@@ -143,8 +141,7 @@ class Jobs(JobReading):
 
         `owner` is `owner.this_process()`; `devices` are the device requests that the caller can serve (None: any).
         A job that began on a device of which only sick ones are left waits, unless it is named. A damaged row is
-        passed over. No two callers, in any process, are given the same job; where this raises, nobody is.
-        """
+        passed over. No two callers, in any process, are given the same job; where this raises, nobody is."""
         if job is None and self._next(self._rows, devices) is None:
             return None  # the usual case for a daemon that asks again and again: no lock taken
         with self._write_lock:  # until it is among `_claimed`, for `recover`
@@ -222,8 +219,7 @@ class Jobs(JobReading):
         """Queue the running jobs whose owner's process is gone, and say which; one that was to be cancelled is.
 
         `own` is the caller's process: what is its, but neither among `running` nor claimed by this Store and not given
-        back yet, nobody runs either. No lock is taken where there is nothing to do.
-        """
+        back yet, nobody runs either. No lock is taken where there is nothing to do."""
 
         def left(row: Row) -> bool:
             if own is not None and row["owner"] == own:
@@ -264,8 +260,7 @@ class Jobs(JobReading):
         """Give a running job back, to be gone on with later; one that was to be cancelled is cancelled. `waits_for`
         says why it is not gone on with at once.
 
-        A job in another state is left alone. RequestError when there is no such job.
-        """
+        A job in another state is left alone. RequestError when there is no such job."""
         with self._transaction() as database:
             self._demand(database, id)
             _give_back(database, id)
@@ -315,8 +310,7 @@ class Jobs(JobReading):
     def cancel(self, id: str) -> JobRow:
         """Cancel a queued job at once, and ask for a running one to be stopped; a prefix of the id will do.
 
-        RequestError when there is no such job; a job that has ended stays as it is.
-        """
+        RequestError when there is no such job; a job that has ended stays as it is."""
         row = self.named_job(id)
         with self._transaction() as database:
             database.execute(

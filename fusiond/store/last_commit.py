@@ -59,8 +59,7 @@ class AcknowledgedNumber:
     def read(self) -> tuple[int, int] | None:
         """(number, own number of the store) that the file has; None when there is no file, or it is damaged.
 
-        To be read before the database: other processes go on meanwhile.
-        """
+        To be read before the database: other processes go on meanwhile."""
         file = identity(self._path)
         if file != self._file or file is None:
             self._close()
@@ -96,16 +95,13 @@ def read(path: str | os.PathLike[str]) -> tuple[int, int] | None:
 
 def missing(known: tuple[int, int] | None, present: tuple[int, int]) -> int:
     """How many acknowledged transactions the database lacks; 0 where the file is of another store, or missing."""
-    if known is None or known[1] != present[1]:
-        return 0
-    return max(0, known[0] - present[0])
+    return 0 if known is None or known[1] != present[1] else max(0, known[0] - present[0])
 
 
 def write(path: str | os.PathLike[str], number: int, own: int, *, lower: bool = False) -> None:
     """Keep the number, on disk when this returns, unless the file has a higher one of the same store. OSError.
 
-    `lower`: an older state was put in place on purpose.
-    """
+    `lower`: an older state was put in place on purpose."""
     import fcntl  # a lookup only reads
 
     where = file_of(path)

@@ -96,8 +96,7 @@ def best(
 
     RequestError for a size that the workload does not have, StoreError for a file that cannot be read or is damaged
     where every answer may be, NothingKnown where only other content of that name has an answer, and where the record
-    that would be the answer is damaged.
-    """
+    that would be the answer is damaged."""
     with reading(path) as reader:
         if reader is None:
             return None
@@ -258,14 +257,7 @@ class _Lookup:
     """One question to one open file."""
 
     def __init__(
-        self,
-        reader: Reader,
-        says: Says | None,
-        cache: str,
-        driver: str | None,
-        version: str,
-        *,
-        thorough: bool = True,
+        self, reader: Reader, says: Says | None, cache: str, driver: str | None, version: str, *, thorough: bool = True
     ) -> None:
         self.contents_of_file = Contents(reader, thorough=thorough)
         self.says = says or self.contents_of_file.said()

@@ -49,8 +49,7 @@ def m003_figures_of_records(database: Database) -> None:
 def m004_programs_are_carried(database: Database) -> None:
     """What a config was emitted as, questions by their content, why answers were replaced, how the finals went.
 
-    Until now a program's key was of what the device acts on; those keys go on as the keys of the work.
-    """
+    Until now a program's key was of what the device acts on; those keys go on as the keys of the work."""
     database.table("emitted").create(  # each config of a job is emitted once: a program, or why not
         {"job_id": str, "config_key": str, "program_key": str, "rule": str, "nodes": str, "detail": str},
         pk=("job_id", "config_key"),
@@ -109,8 +108,7 @@ def m005_faults(database: Database) -> None:
 def m006_profiles_and_drawings(database: Database) -> None:
     """What programs ask of a GPU, counted or by its counters, as JSON: an object for each launch."""
     database.table("profiles").create(
-        {"program_key": str, "gpu": str, "evidence": str, "rows": str, "at": str},
-        pk=("program_key", "gpu", "evidence"),
+        {"program_key": str, "gpu": str, "evidence": str, "rows": str, "at": str}, pk=("program_key", "gpu", "evidence")
     )
     seal_table(database, "profiles")
     database.table("drawings").create(  # what there is to see of an answer (`fusiond.model.drawing`)
@@ -305,8 +303,7 @@ def _study(database: Database) -> None:
         foreign_keys=[("measurement_id", "measurements", "id")],
     )
     database.table("rejections").create(
-        {"job_id": str, "rule": str, "nodes": str, "detail": str},
-        foreign_keys=[("job_id", "jobs", "id")],
+        {"job_id": str, "rule": str, "nodes": str, "detail": str}, foreign_keys=[("job_id", "jobs", "id")]
     )
     database.table("rejections").create_index(["job_id", "rule", "nodes", "detail"], unique=True)
 

@@ -10,12 +10,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` alone would cost more than the search
     from collections.abc import Mapping
 
-LISTED = 2000
-"""Entries of a folder that are looked at."""
-READ = 100
-"""Documents that are read."""
-LONGEST_BYTES = 256 * 1024
-"""Of a document; a longer one is not read."""
+LISTED = 2000  #: Entries of a folder that are looked at
+READ = 100  #: Documents that are read
+LONGEST_BYTES = 256 * 1024  #: Of a document; a longer one is not read
 
 _DOCUMENTS = (".yaml", ".yml")
 _MODULES = (".hlo", ".txt")
@@ -27,8 +24,7 @@ def claims(folder: str, name: str) -> dict[str, list[str]]:
     """The files of `folder` that say they are `name`, by the kind of document: kernel, pipeline, graph, module.
 
     A document says so by its first key (`kernel: NAME`), or by its file name where it is a kernel, pipeline or graph
-    at all; a module by its file name. A job file (it has a `strategy`) is none, whatever it is called.
-    """
+    at all; a module by its file name. A job file (it has a `strategy`) is none, whatever it is called."""
     found: dict[str, list[str]] = {}
     stem = whole(name)
     if not stem or os.sep in stem or "\0" in stem:

@@ -18,8 +18,7 @@ OF_RECORDS = (
     "SELECT DISTINCT w.name FROM records r CROSS JOIN workloads w USING (workload_key) WHERE r.replaced_by IS NULL"
 )
 _NEIGHBOURS = 24
-_LONGEST = 200
-"""Letters of a name that are compared; what is longer is not a slip of the finger."""
+_LONGEST = 200  #: Letters of a name that are compared; what is longer is not a slip of the finger
 
 
 def make(database: Any) -> None:

@@ -19,8 +19,7 @@ def is_alive(owner: str) -> bool:
     """Whether that very process still runs. What is not an owner's text belongs to nobody.
 
     OSError where the system does not say: a job must not be taken from one who runs it for want of descriptors. Where
-    the owner is in another container of the same machine it cannot be seen, and counts as gone.
-    """
+    the owner is in another container of the same machine it cannot be seen, and counts as gone."""
     pid, _, rest = owner.partition(":")
     boot, _, started = rest.rpartition(":")
     if not (pid.isascii() and pid.isdigit()) or not boot or boot != _boot_id():

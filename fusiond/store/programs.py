@@ -81,8 +81,7 @@ class Programs(Connected):
     def save_artifact(self, data: bytes, suffix: str) -> Path:
         """Keep bytes as a file, and say where. Equal bytes with an equal suffix are one file.
 
-        StoreError when the disk is full; then nothing is left behind.
-        """
+        StoreError when the disk is full; then nothing is left behind."""
         digest = text_key(data)
         name = f"{digest[:2]}/{digest}{suffix}"
         path = self.artifacts / name

@@ -24,8 +24,7 @@ if TYPE_CHECKING:  # `typing` alone would cost more than the lookup
     from fusiond.store.identity import Identity
 
 _WAIT_SECS = 2.0
-_KEPT = 4
-"""Files that a thread keeps open."""
+_KEPT = 4  #: Files that a thread keeps open
 
 
 class Outdated(StoreError):
@@ -94,8 +93,7 @@ _open_files = _Open()
 def reading(path: str | os.PathLike[str]) -> Iterator[Reader | None]:
     """The file, inside a transaction; None when it is missing or holds nothing yet.
 
-    StoreError for a file that cannot be read, Outdated for one that an older fusiond wrote.
-    """
+    StoreError for a file that cannot be read, Outdated for one that an older fusiond wrote."""
     where = os.path.abspath(path)
     readers = _open_files.readers
     reader = readers.pop(where, None)

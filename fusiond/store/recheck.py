@@ -25,8 +25,7 @@ def queue_recheck(path: str | os.PathLike[str], answer: Mapping[str, Any]) -> st
 
     None when one is queued or running, or ended within the last hour (one that fails would be queued for ever), when
     the record came without a job, and when the file cannot be written just now: no answer waits for its check. None
-    also where measuring again would not help: another version of the strategy found it, or its sources have changed.
-    """
+    also where measuring again would not help: another version of the strategy found it, or its sources have changed."""
     if set(answer["changed"]) - {"driver", "fusiond"}:
         return None
     try:

@@ -28,8 +28,7 @@ _SAME_QUESTION = """(
         AND other.strategy_version < this.strategy_version)
     WHERE this.workload_key = ?
 )"""
-_AT_ONCE = 500
-"""Keys in one query; SQLite takes 999 parameters in its oldest builds."""
+_AT_ONCE = 500  #: Keys in one query; SQLite takes 999 parameters in its oldest builds
 
 
 class Records(Programs):
@@ -87,8 +86,7 @@ class Records(Programs):
         strategy found for the same content, the newest first.
 
         What has another name is another workload, whatever its content: a block of a pipeline that is the whole of it
-        has an answer of its own, in the terms of its own space.
-        """
+        has an answer of its own, in the terms of its own space."""
         return self._records(
             f"{_RECORDS} WHERE w.workload_key IN {_SAME_QUESTION} AND r.device_key = ? AND r.cache = ? "
             "AND r.replaced_by IS NULL ORDER BY w.strategy_version DESC, r.id DESC",

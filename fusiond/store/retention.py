@@ -27,8 +27,7 @@ _NEEDED = (
     "OR EXISTS (SELECT 1 FROM workloads w WHERE w.workload_key = j.workload_key AND w.content_key IS NULL)"
 )
 _AT_ONCE = 500
-_PAGES = 1000
-"""Given back in one step."""
+_PAGES = 1000  #: Given back in one step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +36,9 @@ class Removed:
 
     jobs: int
     trials: int
-    samples: int
-    """Measurements of trials that stay."""
+    samples: int  #: Measurements of trials that stay
     programs: int
-    bytes: int
-    """By which the file shrank."""
+    bytes: int  #: By which the file shrank
 
 
 def remove_old(store: Connected, before: str) -> Removed:

@@ -12,8 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-COMPARED_BYTES = 4_000_000
-"""Source files up to this size are compared by content; larger ones by their date."""
+COMPARED_BYTES = 4_000_000  #: Source files up to this size are compared by content; larger ones by their date
 
 
 def text_key(data: bytes) -> str:
@@ -50,8 +49,7 @@ def are(hashes: Mapping[str, str], documents: Iterable[Iterable[str]]) -> bool:
     `hashes`: file -> digest, of the record. `documents`: for each member of the workload, the files of today that may
     be its document; one of each must be among the record's. A file beside a document of the record must be equal to
     the one at the same place beside the document of today; one that lies elsewhere (a header of the system, the
-    document of another member) must be what it was.
-    """
+    document of another member) must be what it was."""
     moved: dict[str, str] = {}
     """A document of the record -> the equal one of today."""
     for files in documents:

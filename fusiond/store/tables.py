@@ -115,8 +115,7 @@ class Damage(Exception):
 def digest(table: str, *values: Any) -> bytes:
     """16 bytes over a row's values, in the order of COLUMNS.
 
-    `ascii` of numbers, texts and None is the same in every version of Python, and four times as fast as JSON.
-    """
+    `ascii` of numbers, texts and None is the same in every version of Python, and four times as fast as JSON."""
     return hashed(ascii((table, values)).encode())
 
 
@@ -156,10 +155,7 @@ def columns(**parts: str) -> str:
 
 
 def rows(
-    connection: sqlite3.Connection,
-    tail: str,
-    parameters: Sequence[object] | Mapping[str, object] = (),
-    **parts: str,
+    connection: sqlite3.Connection, tail: str, parameters: Sequence[object] | Mapping[str, object] = (), **parts: str
 ) -> Iterator[tuple[dict[str, Any] | Damage | None, ...]]:
     """What `SELECT ... tail` finds, a value for each table of `parts` (alias=table; the first is always there): the
     row; None where an outer join found none; Damage where the row is not what was written."""

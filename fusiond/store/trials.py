@@ -44,8 +44,7 @@ _WAYS = {
 class CountedTrial:
     """A candidate that was checked on the processor, with its lower bound on a GPU that is not here."""
 
-    model: str
-    """Of the device, as it says itself: the GPU's own name, and `(counted)`."""
+    model: str  #: Of the device, as it says itself: the GPU's own name, and `(counted)`
     arch: str
     config: Config
     program_key: str
@@ -58,20 +57,17 @@ class KindredTrial:
 
     workload_key: str
     device_key: str
-    evidence: str
-    """Of the device."""
+    evidence: str  #: Of the device
     config: Config
     outcome: Outcome
-    time_us: float | None
-    """None where it was not measured."""
+    time_us: float | None  #: None where it was not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLine:
     """A trial without its samples, for lists of thousands."""
 
-    id: int
-    """Of the row: trials that were written down later have a larger one."""
+    id: int  #: Of the row: trials that were written down later have a larger one
     sequence: int
     role: str
     origin: str
@@ -123,8 +119,7 @@ class Trials(Connected):
         does for the two (None: for all that they say).
 
         StoreError when this job has a trial of this role with this config, or with this sequence number: no recorded
-        trial is repeated.
-        """
+        trial is repeated."""
         with self._transaction() as database:
             measured = None
             if trial.measurement is not None:
@@ -159,8 +154,7 @@ class Trials(Connected):
     def trials(self, job: str, role: str | None = "candidate", *, skip: bool = False) -> list[Trial]:
         """The trials of a job in the order in which they were asked; role None: of all roles, role by role.
 
-        StoreError for a damaged row; with `skip` it is left out, and said so in the log.
-        """
+        StoreError for a damaged row; with `skip` it is left out, and said so in the log."""
         scope = {"job": job, "role": role}
         where = "job_id = :job AND (:role IS NULL OR role = :role)"
         with self._moment():

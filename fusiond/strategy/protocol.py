@@ -43,8 +43,7 @@ class Inputs(Protocol):
     def resolve(self, kind: str, name: str, *, where: str) -> str:
         """The path behind a catalogue name, or behind a path relative to the job file (it ends in .yaml, or holds a /).
 
-        Raises UnknownName with the nearest name, RequestError for a file that is missing.
-        """
+        Raises UnknownName with the nearest name, RequestError for a file that is missing."""
         ...
 
     def beside(self, path: str, relative: str, *, where: str) -> str:
@@ -130,8 +129,7 @@ class Others(Protocol):
 class Target:
     """What a strategy may know of the device: its limits, and compile facts where a compiler is there.
 
-    `limits.registers_per_sm` is 0 where registers mean nothing (the cpu device): no register caps then.
-    """
+    `limits.registers_per_sm` is 0 where registers mean nothing (the cpu device): no register caps then."""
 
     arch: str
     limits: DeviceLimits
@@ -176,10 +174,8 @@ class Strategy(Protocol[Request, Analysed]):
     values: the payloads of its Workloads and Analyses."""
 
     name: str
-    version: int
-    """In every key: a mended emitter is not answered by an old record."""
-    job_keys: tuple[str, ...]
-    """The keys of a job file that belong to this strategy, beside those of the core."""
+    version: int  #: In every key: a mended emitter is not answered by an old record
+    job_keys: tuple[str, ...]  #: The keys of a job file that belong to this strategy, beside those of the core
     wrong_versions: tuple[int, ...]
     """Versions of this strategy whose answers are known to be wrong: they are never served."""
     names: Mapping[str, str]

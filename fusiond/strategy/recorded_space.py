@@ -36,12 +36,9 @@ _FAILURES = {
 class PackRow:
     """What became of one config."""
 
-    levels: tuple[int, ...]
-    """The position of each value among its parameter's; -1 where the parameter does not apply."""
-    samples_us: tuple[float, ...] = ()
-    """Warm-ups first; empty where it failed."""
-    failure: str = ""
-    """The word of T4; empty where it was measured."""
+    levels: tuple[int, ...]  #: The position of each value among its parameter's; -1 where the parameter does not apply
+    samples_us: tuple[float, ...] = ()  #: Warm-ups first; empty where it failed
+    failure: str = ""  #: The word of T4; empty where it was measured
     secs: float = 0.0
 
 

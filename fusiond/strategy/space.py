@@ -16,8 +16,7 @@ from fusiond.model.keys import content_key
 from fusiond.model.language import expressions
 from fusiond.model.nouns import Config, Value
 
-MERGED = 4096
-"""Beginnings of points that `Space.count` holds at a time."""
+MERGED = 4096  #: Beginnings of points that `Space.count` holds at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

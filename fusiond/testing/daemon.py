@@ -172,11 +172,7 @@ def work(store: Store, trial_secs: float) -> DaemonWork:
 
     def submit_file(submission: Submission) -> tuple[JobRow, ...]:
         found = jobs.read(
-            submission.path,
-            submission.text,
-            device=submission.device,
-            trials=submission.trials,
-            seed=submission.seed,
+            submission.path, submission.text, device=submission.device, trials=submission.trials, seed=submission.seed
         )
         return tuple(submit(store, job, priority=submission.priority) for job in found)
 

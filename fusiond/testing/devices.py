@@ -56,8 +56,7 @@ Array = NDArray[Any]
 class DeviceContract:
     """Subclass it and give `provider`; pytest finds the tests."""
 
-    samples_run = True
-    """Whether a sample runs the program. One that is counted does not."""
+    samples_run = True  #: Whether a sample runs the program. One that is counted does not.
 
     def provider(self) -> DeviceProvider:
         raise NotImplementedError

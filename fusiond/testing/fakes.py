@@ -41,8 +41,7 @@ from fusiond.strategy.hookspecs import hookimpl
 from fusiond.strategy.space import Parameter, Space
 
 _ANSWER = Fill(kind="integers", low=0, high=1000)
-NOISE = 0.002
-"""Relative standard deviation of a sample."""
+NOISE = 0.002  #: Relative standard deviation of a sample
 
 
 class FakeProvider:

@@ -69,8 +69,7 @@ for fields in given["jobs"]:
 class StrategyContract:
     """Subclass it, give `strategy`, `jobs` and `registry`; pytest finds the tests."""
 
-    random_points = 8
-    """Points of the space that are emitted beside the seeds."""
+    random_points = 8  #: Points of the space that are emitted beside the seeds
 
     def strategy(self) -> Strategy:
         raise NotImplementedError

@@ -32,8 +32,7 @@ COMBINE = "measured"
 class BackendOptions(FusionOptions):
     """Of `torch.compile(..., options={...})`."""
 
-    fallback: str | None = None
-    """What runs the rest: `inductor` or `eager`; None: Inductor where it is."""
+    fallback: str | None = None  #: What runs the rest: `inductor` or `eager`; None: Inductor where it is
     combine: str | None = None
     """`measured`: launches of Inductor's that do not need each other's results are one where that is faster."""
 
@@ -81,8 +80,7 @@ def _varies(inputs: Sequence[Any]) -> bool:
 class _ByShape:
     """A graph for many shapes, compiled for each that it meets: a new shape is a new question."""
 
-    MOST = 16
-    """Shapes; from then on it is eager torch's."""
+    MOST = 16  #: Shapes; from then on it is eager torch's
 
     def __init__(self, graph: Any, compiling: Callable[..., Any], record: CompiledGraphs) -> None:
         self._graph, self._compiling, self._record = graph, compiling, record

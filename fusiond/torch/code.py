@@ -15,8 +15,7 @@ from fusiond.service.frameworks.region_answers import Found
 from fusiond.service.frameworks.running import CudaMachine, LaunchFailed, Machine, Processor, StepPlan
 from fusiond.torch.graphs import Tensor
 
-ALIGNMENT = 16
-"""Bytes: the widest access of a kernel."""
+ALIGNMENT = 16  #: Bytes: the widest access of a kernel
 DTYPES = {
     "pred": torch.bool, "s8": torch.int8, "s16": torch.int16, "s32": torch.int32, "s64": torch.int64,
     "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32, "u64": torch.uint64, "f16": torch.float16,

@@ -216,16 +216,12 @@ def _cache(device: int) -> Path:
 class InductorKernel:
     """A kernel that Inductor compiled and tuned."""
 
-    tuner: Any
-    """A CachingAutotuner."""
+    tuner: Any  #: A CachingAutotuner
     config: Any
     compiled: Any
-    names: tuple[str, ...]
-    """Of what `run` is handed."""
-    types: tuple[str, ...]
-    """As Triton names them."""
-    uses: tuple[bool | None, ...]
-    """Of each: whether what it points to may be written, None of a number."""
+    names: tuple[str, ...]  #: Of what `run` is handed
+    types: tuple[str, ...]  #: As Triton names them
+    uses: tuple[bool | None, ...]  #: Of each: whether what it points to may be written, None of a number
 
     def run(self, stream: int, *arguments: Any) -> None:
         self.tuner.run(*arguments, stream=stream)

@@ -19,8 +19,7 @@ class Region:
     """`fused`; `kept` (measured, and torch's is as fast), `unknown` (asked for), `refused`, or `library` (torch's)."""
     reason: str
     operators: tuple[str, ...]
-    speedup: float | None = None
-    """Over the unfused kernels that it was measured against."""
+    speedup: float | None = None  #: Over the unfused kernels that it was measured against
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +27,7 @@ class Report:
     """What `explain` says."""
 
     regions: tuple[Region, ...]
-    notes: tuple[str, ...] = ()
-    """What concerns whole graphs."""
+    notes: tuple[str, ...] = ()  #: What concerns whole graphs
 
     def __str__(self) -> str:
         lines = list(self.notes)
@@ -57,8 +55,7 @@ class CompiledGraphs:
 
 _records: list[CompiledGraphs] = []
 _guard = threading.Lock()
-MOST = 1000
-"""Compilations that are remembered."""
+MOST = 1000  #: Compilations that are remembered
 
 
 def opened() -> CompiledGraphs:

@@ -29,10 +29,8 @@ class Tensor:
     """A tensor with a fixed shape."""
 
     dims: tuple[int, ...]
-    dtype: str
-    """HLO's word."""
-    strides: tuple[int, ...] | None = None
-    """In elements; None: row-major."""
+    dtype: str  #: HLO's word
+    strides: tuple[int, ...] | None = None  #: In elements; None: row-major
     device: str = "cpu"
 
     @property
@@ -78,12 +76,10 @@ class FxNode:
     named: Mapping[str, Any] = field(default_factory=dict)
     results: tuple[Tensor | None, ...]
     """None: nothing that can be computed here (a number that is not fixed, a type that is not known)."""
-    effect: str = ""
-    """`random` or `mutation`: it keeps its place among others of its kind."""
+    effect: str = ""  #: `random` or `mutation`: it keeps its place among others of its kind
     decomposed: FxGraph | None = None
     """What torch says that it comes to, of its `reads` in their order; None: nothing, or it needs not be known."""
-    gives: Any = None
-    """A decomposed operator's result: a Ref, or a tuple of them (None where there is no such result)."""
+    gives: Any = None  #: A decomposed operator's result: a Ref, or a tuple of them (None where there is no such result)
     loop: FxLoop | None = None
     """What it does again and again; its arguments are then the state, the tensors of rows, and the others."""
 
@@ -99,16 +95,12 @@ class FxLoop:
     and, along a first dimension, what was stored; or `state = body(state, others)` while a condition holds."""
 
     body: FxGraph
-    gives: tuple[Any, ...]
-    """The body's results."""
+    gives: tuple[Any, ...]  #: The body's results
     states: int
-    rows: int = 0
-    """Tensors of which a trip gets a row each."""
-    associative: bool = False
-    """The first row is the first state, each state is stored, and only that is a result."""
+    rows: int = 0  #: Tensors of which a trip gets a row each
+    associative: bool = False  #: The first row is the first state, each state is stored, and only that is a result
     condition: FxGraph | None = None
-    holds: Any = None
-    """The condition's result."""
+    holds: Any = None  #: The condition's result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +109,7 @@ class FxGraph:
 
     inputs: Mapping[str, Tensor | None]
     nodes: tuple[FxNode, ...]
-    outputs: tuple[str, ...]
-    """Names of inputs and nodes."""
+    outputs: tuple[str, ...]  #: Names of inputs and nodes
 
     def tensors(self) -> dict[str, tuple[Tensor | None, ...]]:
         """Name -> what it holds."""

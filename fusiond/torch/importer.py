@@ -15,8 +15,7 @@ from fusiond.torch.instructions import HloValue, HloWriter
 from fusiond.torch.operators import COMPLEX, PRODUCTS, TABLE, OperatorCall, Unsupported
 from fusiond.torch.operators.table import Written
 
-LARGEST = 2**31 - 1
-"""Elements of a tensor, of which one can be counted in 32 bits."""
+LARGEST = 2**31 - 1  #: Elements of a tensor, of which one can be counted in 32 bits
 
 
 def text(name: str, nodes: Sequence[FxNode], inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> str:

@@ -18,8 +18,7 @@ class HloValue:
     name: str
     dtype: str
     dims: tuple[int, ...]
-    numbers: tuple[Number, ...] = ()
-    """A constant's elements."""
+    numbers: tuple[Number, ...] = ()  #: A constant's elements
 
 
 Number = bool | int | float

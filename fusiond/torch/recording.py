@@ -17,10 +17,8 @@ from fusiond.torch.operators.movement import runs
 
 log = logging.getLogger("fusiond.torch")
 
-SMALL = 256
-"""Elements of a constant that is written out: a filter of up to 15 x 15."""
-RUNS, LONG = 8, 2**16
-"""Of an index that is written as slices: parts with a fixed step, elements."""
+SMALL = 256  #: Elements of a constant that is written out: a filter of up to 15 x 15
+RUNS, LONG = 8, 2**16  #: Of an index that is written as slices: parts with a fixed step, elements
 
 
 def folded(module: Any) -> None:
@@ -76,8 +74,7 @@ def _size(value: Any) -> float:
 
 
 LOOPS = ("scan", "while_loop", "associative_scan")
-_PURE = (*LOOPS, "while_loop_stack_output", "cond")
-"""Operators of higher order that write into nothing."""
+_PURE = (*LOOPS, "while_loop_stack_output", "cond")  #: Operators of higher order that write into nothing
 
 
 def recorded(graph: Any, *, decompose: bool = True, numbers: bool = False) -> FxGraph:
@@ -120,13 +117,7 @@ def _node(node: Any, numbers: bool = False) -> FxNode:
         effect = "" if node.op == "get_attr" else "mutation"
     named = {key: _argument(value) for key, value in node.kwargs.items()}
     return FxNode(
-        name=node.name,
-        operator=name,
-        arguments=arguments,
-        named=named,
-        results=results,
-        effect=effect,
-        loop=loop,
+        name=node.name, operator=name, arguments=arguments, named=named, results=results, effect=effect, loop=loop
     )
 
 

@@ -17,8 +17,7 @@ from fusiond.torch import importer
 from fusiond.torch.graphs import FxGraph, FxNode, Ref, Tensor
 from fusiond.torch.operators import MOVEMENT, VIEWS, Unsupported
 
-LEAST = 2
-"""Nodes of a region that compute something: with fewer there is nothing to fuse."""
+LEAST = 2  #: Nodes of a region that compute something: with fewer there is nothing to fuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +28,7 @@ class FxSegment:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     fusable: bool
-    reason: str = ""
-    """Why a segment is not fusable."""
+    reason: str = ""  #: Why a segment is not fusable
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -41,8 +39,7 @@ class FxSegment:
 class _Place:
     depth: int
     library: bool
-    ends: bool
-    """Whether what reads it lies deeper."""
+    ends: bool  #: Whether what reads it lies deeper
 
 
 def cut(graph: FxGraph) -> tuple[FxSegment, ...]:

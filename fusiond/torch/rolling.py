@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-LEAST = 8
-"""Steps of a loop that is rolled up."""
+LEAST = 8  #: Steps of a loop that is rolled up
 _CANDIDATES, _MULTIPLES, _PHASES = 6, (1, 2, 3, 4), 16
 """Distances of equal nodes that are tried as sizes of a step, times these; nodes that a first step may begin later."""
 _LISTS = (torch.stack, torch.cat)
@@ -39,8 +38,7 @@ def rolled(module: Any) -> tuple[Any, tuple[int, ...]]:
 class _Unrolled:
     """Steps of equal size, one behind the other."""
 
-    nodes: Sequence[Any]
-    """All calls of the graph."""
+    nodes: Sequence[Any]  #: All calls of the graph
     start: int
     size: int
     steps: int = 0
@@ -50,10 +48,8 @@ class _Unrolled:
     """Nodes that are the next element of a tensor, or (`setitem`) write it."""
     inits: dict[int, Any] = field(default_factory=dict)
     """Nodes that the next step reads -> what the first step reads in their place."""
-    used: dict[int, set[int]] = field(default_factory=dict)
-    """Nodes that are read behind the loop -> of which steps."""
-    written: dict[int, int] = field(default_factory=dict)
-    """`setitem` -> the node that it writes."""
+    used: dict[int, set[int]] = field(default_factory=dict)  #: Nodes that are read behind the loop -> of which steps
+    written: dict[int, int] = field(default_factory=dict)  #: `setitem` -> the node that it writes
 
     def node(self, step: int, at: int) -> Any:
         return self.nodes[self.start + step * self.size + at]
@@ -67,16 +63,13 @@ class _Unrolled:
 class _Moving:
     """Elements of a tensor, one a step."""
 
-    source: Any
-    """What is indexed: the tensor, or its `unbind`."""
+    source: Any  #: What is indexed: the tensor, or its `unbind`
     tensor: Any
     dimension: int
     first: int
     step: int
-    rest: tuple[Any, ...] = field(default=(), compare=False)
-    """The index of what is left in an element."""
-    entry: int = field(default=0, compare=False)
-    """Which entry of the index moves."""
+    rest: tuple[Any, ...] = field(default=(), compare=False)  #: The index of what is left in an element
+    entry: int = field(default=0, compare=False)  #: Which entry of the index moves
 
     def taken(self, steps: int) -> slice:
         """From the lowest to the highest."""

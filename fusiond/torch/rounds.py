@@ -21,12 +21,9 @@ import ast
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-MOST_KERNELS = 8
-"""Of a round; a question of more would take a daemon long."""
-MOST_CALLS = 4
-"""Of a library, for which a launch waits: what it reads stays in memory until then."""
-ROUNDS = "_fusiond_rounds"
-"""The name of the rounds, by their numbers, in the function's module."""
+MOST_KERNELS = 8  #: Of a round; a question of more would take a daemon long
+MOST_CALLS = 4  #: Of a library, for which a launch waits: what it reads stays in memory until then
+ROUNDS = "_fusiond_rounds"  #: The name of the rounds, by their numbers, in the function's module
 
 _WITHOUT_MEMORY = {"assert_size_stride", "assert_alignment"}
 _FRESH = {"get_raw_stream", "empty_strided", "empty_strided_cuda", "empty_strided_cpu"}
@@ -37,20 +34,17 @@ class Round:
     """Launches that come together."""
 
     kernels: tuple[str, ...]
-    lines: tuple[int, ...]
-    """Of the function as it was."""
+    lines: tuple[int, ...]  #: Of the function as it was
 
 
 @dataclass(slots=True)
 class _Waiting:
     """A launch that may wait."""
 
-    place: int
-    """Among the statements that are put out."""
+    place: int  #: Among the statements that are put out
     original: ast.stmt
     kernel: str
-    handed: ast.expr
-    """A tuple: stream, arguments."""
+    handed: ast.expr  #: A tuple: stream, arguments
     read: set[str]
     written: set[str]
 

@@ -14,8 +14,7 @@ from fusiond.torch.regions import FxSegment
 
 log = logging.getLogger("fusiond.torch")
 
-Strides: TypeAlias = Sequence["tuple[int, ...] | None"]
-"""In elements, of one tensor after the other; None: any."""
+Strides: TypeAlias = Sequence["tuple[int, ...] | None"]  #: In elements, of one tensor after the other; None: any
 
 
 class SplicedRegion(torch.nn.Module):  # type: ignore[misc] # without torch it is anything

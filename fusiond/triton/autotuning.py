@@ -25,10 +25,8 @@ from fusiond.triton.keys import ChosenConfig, TunedKey
 log = logging.getLogger("fusiond.triton")
 
 Key = tuple[Any, ...]
-Launch = tuple[Mapping[str, Any], Any, Config]
-"""What a config adds to the arguments, its `pre_hook`, and itself."""
-kernels: weakref.WeakSet[Autotuned] = weakref.WeakSet()
-"""All of this process."""
+Launch = tuple[Mapping[str, Any], Any, Config]  #: What a config adds to the arguments, its `pre_hook`, and itself
+kernels: weakref.WeakSet[Autotuned] = weakref.WeakSet()  #: All of this process
 
 
 class Autotuned(Autotuner):  # type: ignore[misc]
@@ -185,8 +183,7 @@ def autotune(
     search: how, as in a job (`{"timeout": "10m"}`). device: as a job names it; db: another store. `FUSIOND=off` in the
     environment, and TRITON_INTERPRET: `triton.autotune`.
 
-    ValueError for a name that is not an argument, and for a `search` or a `device` that a job could not have.
-    """
+    ValueError for a name that is not an argument, and for a `search` or a `device` that a job could not have."""
     given = {
         "reset_to_zero": reset_to_zero, "restore_value": restore_value, "pre_hook": pre_hook, "post_hook": post_hook,
         "prune_configs_by": prune_configs_by, "warmup": warmup, "rep": rep, "use_cuda_graph": use_cuda_graph,

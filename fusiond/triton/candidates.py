@@ -34,8 +34,7 @@ class ConfigsQuestion:
 
     name: str
     device: str
-    files: tuple[str, ...]
-    """YAML files in the folder of questions."""
+    files: tuple[str, ...]  #: YAML files in the folder of questions
     search: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
@@ -80,10 +79,8 @@ class KeyedConfig:
 
     config: Config
     name: str
-    problem: str = ""
-    """Why it is not asked for, and not launched; one line."""
-    options: Mapping[str, Any] = field(repr=False)
-    """Of the config, as a launch takes them."""
+    problem: str = ""  #: Why it is not asked for, and not launched; one line
+    options: Mapping[str, Any] = field(repr=False)  #: Of the config, as a launch takes them
     _function: JITFunction[Any] = field(repr=False)
     _args: tuple[Any, ...] = field(repr=False)
     _given: Mapping[str, Any] = field(repr=False)

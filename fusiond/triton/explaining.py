@@ -13,18 +13,13 @@ from fusiond.triton.keys import TunedKey
 class ExplainedKey:
     """What is launched for a key."""
 
-    name: str
-    """The kernel with its key: `softmax n=1000`."""
-    config: str
-    """Empty where Triton tunes by itself."""
-    state: str
-    """`tuned`, `first`, `nearest`, `unknown`, or `refused`."""
+    name: str  #: The kernel with its key: `softmax n=1000`
+    config: str  #: Empty where Triton tunes by itself
+    state: str  #: `tuned`, `first`, `nearest`, `unknown`, or `refused`
     reason: str
-    speedup: float | None = None
-    """Over the first config."""
+    speedup: float | None = None  #: Over the first config
     ci95: tuple[float, float] | None = None
-    problems: tuple[str, ...] = ()
-    """Configs that are not launched, each with why."""
+    problems: tuple[str, ...] = ()  #: Configs that are not launched, each with why
 
     def __str__(self) -> str:
         config = f"  {self.config}" if self.config else ""

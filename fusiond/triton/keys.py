@@ -29,8 +29,7 @@ log = logging.getLogger("fusiond.triton")
 
 Group: TypeAlias = tuple[KeyedConfig, ...]
 """One that is to be measured, or the first and one that is to be compared with it."""
-MARGIN = 1.02
-"""Times by themselves that are nearer to each other than that decide nothing."""
+MARGIN = 1.02  #: Times by themselves that are nearer to each other than that decide nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +37,9 @@ class ChosenConfig:
     """What is launched, and why."""
 
     candidate: KeyedConfig
-    state: str
-    """`tuned`; `first` (the first config is the fastest, or as fast), `nearest`, `unknown`, or `refused`."""
+    state: str  #: `tuned`; `first` (the first config is the fastest, or as fast), `nearest`, `unknown`, or `refused`
     reason: str
-    speedup: float | None = None
-    """Over the first config."""
+    speedup: float | None = None  #: Over the first config
     ci95: tuple[float, float] | None = None
 
 

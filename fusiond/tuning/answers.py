@@ -30,13 +30,10 @@ class Compared:
     """What all programs of the finals share: the same processes, in the same order."""
 
     processes: tuple[int, ...]
-    log_ratios: Mapping[str, list[float]]
-    """Of each candidate over the unfused way that it must beat."""
+    log_ratios: Mapping[str, list[float]]  #: Of each candidate over the unfused way that it must beat
     opponent: Entrant
-    opponent_gain: float
-    """Its speed-up over the baseline of the pairs."""
-    measured: Mapping[str, tuple[Measurement, ...]]
-    """What each of those that were paired measured there."""
+    opponent_gain: float  #: Its speed-up over the baseline of the pairs
+    measured: Mapping[str, tuple[Measurement, ...]]  #: What each of those that were paired measured there
 
     def time_us(self, key: str) -> float:
         """What a program took. A candidate may be the very baseline of the pairs: then what that took."""

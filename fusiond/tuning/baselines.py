@@ -30,8 +30,7 @@ def fastest_unfused(context: Context, references: References) -> list[UnfusedBas
     """Measure every baseline of the strategy; the fastest, and the next best as contenders. What an earlier session
     measured is taken from the store.
 
-    FusiondError when not even the unfused program as given can be measured.
-    """
+    FusiondError when not even the unfused program as given can be measured."""
     best: dict[str, UnfusedBaseline] = {}
     given: UnfusedBaseline | None = None
     for baseline in context.strategy.baselines(context.analysis):

@@ -27,8 +27,7 @@ class Odd:
     """Awkward sizes, with the outputs that are right there."""
 
     sizes: Mapping[str, int]
-    references: References | MeasureFailed
-    """A failure when the unfused program itself does not work at these sizes."""
+    references: References | MeasureFailed  #: A failure when the unfused program itself does not work at these sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +53,7 @@ class Context:
     device: DeviceInfo
     measurer: Measurer
     stop: Callable[[], bool]
-    finish: Callable[[], bool] = lambda: False
-    """Whether the search is to end and the finals are to begin."""
+    finish: Callable[[], bool] = lambda: False  #: Whether the search is to end and the finals are to begin
     analysis: Analysis
     calibrated: Mapping[str, float] = field(default_factory=dict)
     """What `fusiond calibrate` found on the device under its driver of today; empty where it never ran."""
@@ -63,8 +61,7 @@ class Context:
     """Of a part: what its whole computes in the buffers of these names. They are its inputs in place of its own."""
     answers: dict[str, Record | float] = field(default_factory=dict)
     """Grows while parts and probes are answered; read-only after that."""
-    _work: dict[str, str] = field(default_factory=dict)
-    """Program key -> the key of what this device does for it."""
+    _work: dict[str, str] = field(default_factory=dict)  #: Program key -> the key of what this device does for it
 
     @property
     def strategy(self) -> Strategy:
@@ -137,10 +134,7 @@ class Context:
             gpu_uuid=self.device.uuid,
             env_key=self.device.env_key,
             against=None if against is None else against.key,
-            work=(
-                None if program is None else self.work(program),
-                None if against is None else self.work(against),
-            ),
+            work=(None if program is None else self.work(program), None if against is None else self.work(against)),
         )
 
 

@@ -34,14 +34,12 @@ from fusiond.tuning.measuring import References
 log = logging.getLogger(__name__)
 
 FINALISTS = 3
-MOST_LOST = 10
-"""Processes lost or too noisy, by programs that are still in the finals, at which the finals give up."""
+MOST_LOST = 10  #: Processes lost or too noisy, by programs that are still in the finals, at which the finals give up
 PATIENCE = 5
 """A finalist that lost so many processes is struck out, if they are OUTWEIGHS times those of all others still in the
 finals. With fewer a good candidate would go for bad luck."""
 OUTWEIGHS = 4
-LAST_CHECKS = 3
-"""Processes in which the winner is compared once more, where something transient ends the ones before."""
+LAST_CHECKS = 3  #: Processes in which the winner is compared once more, where something transient ends the ones before
 STRUCK_OUT = "struck_out"
 TRANSIENT = frozenset({Outcome.TOO_NOISY, Outcome.WORKER_DIED, Outcome.TIMED_OUT})
 """What a machine that others use does to a program; it says nothing against one that worked before."""
@@ -87,8 +85,7 @@ class Field:
 
     baseline: Entrant
     finalists: Mapping[str, Entrant]
-    rivals: Mapping[str, Entrant]
-    """Other unfused ways that are nearly as fast."""
+    rivals: Mapping[str, Entrant]  #: Other unfused ways that are nearly as fast
     incumbent: Incumbent | None = None
 
     @property
@@ -196,8 +193,7 @@ def measure(lanes: Lanes, entered: Field) -> None:
     """Measure until enough processes are shared by all, or too many were lost. All of it goes into the store; what an
     earlier session of the job measured is not measured again.
 
-    A finalist that fails is struck out for good: it would fail its user too.
-    """
+    A finalist that fails is struck out for good: it would fail its user too."""
     context = lanes.left[0].context
     if _standing(context, entered):
         context.phase("final", _announced(context, entered))

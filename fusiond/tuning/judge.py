@@ -47,8 +47,7 @@ from fusiond.tuning import verdict
 from fusiond.tuning.judging import referee
 from fusiond.tuning.measuring import Measurer, References
 
-PATIENCE_SECS = 10.0
-"""Beside thirty times what the reference takes: then a candidate hangs."""
+PATIENCE_SECS = 10.0  #: Beside thirty times what the reference takes: then a candidate hangs
 _SEARCH = Sampling(purpose=Purpose.SEARCH)
 _FINAL = dataclasses.replace(Sampling(purpose=Purpose.FINAL), pairs=60, precision=0.0025)
 
@@ -58,26 +57,20 @@ class Ruling:
     """What is said of a candidate; `as_json` is what `fusiond judge --json` prints."""
 
     right: bool
-    problem: str | None = None
-    """What failed: which output, at which index, with both values; or where it broke."""
+    problem: str | None = None  #: What failed: which output, at which index, with both values; or where it broke
     speedup: float | None = None
     """Of the reference's time over the candidate's; by bounds where `evidence` is `counted`."""
     ci95: tuple[float, float] | None = None
-    evidence: str
-    """`measured` on a GPU; `counted` for speed by bounds; `emulated` where nothing says how fast it is."""
+    evidence: str  #: `measured` on a GPU; `counted` for speed by bounds; `emulated` where nothing says how fast it is
     registers: int | None = None
     spill_bytes: int | None = None
     occupancy: float | None = None
-    counted: Mapping[str, Any] | None = None
-    """Bounds of both on a GPU that is named, and what they would pay."""
-    hints: tuple[str, ...] = ()
-    """What was not looked at, and what bounds the candidate."""
+    counted: Mapping[str, Any] | None = None  #: Bounds of both on a GPU that is named, and what they would pay
+    hints: tuple[str, ...] = ()  #: What was not looked at, and what bounds the candidate
     reference: str
     candidate: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """The candidate's own, of several that were tried."""
-    seeds: tuple[int, ...] = ()
-    """By which its data were drawn."""
+    config: Mapping[str, Any] = field(default_factory=dict)  #: The candidate's own, of several that were tried
+    seeds: tuple[int, ...] = ()  #: By which its data were drawn
     secs: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -92,8 +85,7 @@ class _Case:
     analysis: Analysis
     reference: Program
     candidate: Program
-    configs: tuple[Config, ...]
-    """Of the candidate, the given one first."""
+    configs: tuple[Config, ...]  #: Of the candidate, the given one first
     names: tuple[str, str]
 
     def program(self, config: Config) -> Program | Rejection:
@@ -108,8 +100,7 @@ def judge(
     a GPU. `without`: defences that are left out (`fusiond.tuning.judging.referee.DEFENCES`, `odd`, `counted`).
     `waiting` is told who has the device, which is used for some seconds at a time, also while a tuner holds it.
 
-    RequestError where the reference does not work, or the two have other arguments.
-    """
+    RequestError where the reference does not work, or the two have other arguments."""
     begun = time.monotonic()
     provider, device = choose_device(registry, job.device, where=job.device_where)
     case: _Case | str

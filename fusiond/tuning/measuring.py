@@ -36,10 +36,8 @@ from fusiond.tuning.judging.truth import Truth, truth
 log = logging.getLogger(__name__)
 
 KEPT_TIMES = 20
-CHILD_SECS = 0.5
-"""What a child process takes to start, about."""
-SEEDS = (0, 1)
-"""Every candidate is checked on the data of both; timing uses those of the first."""
+CHILD_SECS = 0.5  #: What a child process takes to start, about
+SEEDS = (0, 1)  #: Every candidate is checked on the data of both; timing uses those of the first
 
 
 Made = TypeVar("Made")
@@ -50,16 +48,11 @@ class References:
     """The outputs that are right by definition: (seed, .npz) of one reference Program."""
 
     of: tuple[tuple[int, str], ...]
-    run_secs: float
-    """How long a checked run takes; what patience with candidates is measured in."""
-    unproven: tuple[str, ...] = ()
-    """Outputs to which anything might be equal, on every seed, and why."""
-    suspicious: bool = False
-    """Nobody vouches for what is compared with them (`fusiond.model.nouns.Scrutiny`)."""
-    truths: tuple[tuple[int, str], ...] = ()
-    """(seed, .npz) of the same in double precision, where precision is judged."""
-    untold: str = ""
-    """Why precision is not judged, where it should be."""
+    run_secs: float  #: How long a checked run takes; what patience with candidates is measured in
+    unproven: tuple[str, ...] = ()  #: Outputs to which anything might be equal, on every seed, and why
+    suspicious: bool = False  #: Nobody vouches for what is compared with them (`fusiond.model.nouns.Scrutiny`)
+    truths: tuple[tuple[int, str], ...] = ()  #: (seed, .npz) of the same in double precision, where precision is judged
+    untold: str = ""  #: Why precision is not judged, where it should be
 
 
 class Measurer:

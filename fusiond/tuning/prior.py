@@ -28,8 +28,7 @@ from fusiond.tuning.context import Context
 from fusiond.tuning.counts import like, like_model
 from fusiond.tuning.search.donors import Donor
 
-SEEDS = 3
-"""Configs of the lowest bounds that are tried first, the winner by bounds among them."""
+SEEDS = 3  #: Configs of the lowest bounds that are tried first, the winner by bounds among them
 MOST_DONATED, MOST_DONORS = 4000, 6
 """Trials that are looked at, the last ones; and devices or sizes of which they are used."""
 LEAST_NEAR, MOST_NEAR = 10, 2
@@ -53,10 +52,8 @@ _FAILED = frozenset(
     }
 )
 """What says that a config fails elsewhere, too."""
-MEASURED_ANYWAY = 10
-"""One in so many of those that a bound rules out is measured."""
-BROKEN = "bound_broken"
-"""The rule of a rejection that says which bound a measured time is below."""
+MEASURED_ANYWAY = 10  #: One in so many of those that a bound rules out is measured
+BROKEN = "bound_broken"  #: The rule of a rejection that says which bound a measured time is below
 FIGURES = ("bounds", "pruned", "bounds_broken")
 """What a record's figures have of this: of how many configs bounds were known, how many candidates were left out for
 them, and 1 where a time was below its bound."""
@@ -68,15 +65,12 @@ class Prior:
 
     gpu: Gpu | None = None
     """That they were counted for: the device's own where it is in the table, else one of its architecture."""
-    ranked: tuple[CountedTrial, ...] = ()
-    """Lowest bound first; each config once."""
+    ranked: tuple[CountedTrial, ...] = ()  #: Lowest bound first; each config once
     bounds_us: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Program key -> what no run of it on this device can be shorter than; empty where the GPU is another board."""
 
-    donors: tuple[Donor, ...] = ()
-    """Of the study: config and the logarithm of its speed, None where it failed."""
-    columns: tuple[Donor, ...] = ()
-    """Of the study: config and a fact of it, one column for each of FACTS that differs."""
+    donors: tuple[Donor, ...] = ()  #: Of the study: config and the logarithm of its speed, None where it failed
+    columns: tuple[Donor, ...] = ()  #: Of the study: config and a fact of it, one column for each of FACTS that differs
 
     @property
     def trends(self) -> tuple[Donor, ...]:

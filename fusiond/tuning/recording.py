@@ -20,8 +20,7 @@ class TrialRecorder:
     Nothing counts before it is on disk: whoever is told of a trial is told by the work that is handed over, after its
     commit. What one trial left to do is done before that of the next one begins, so whenever one is
     measured, no more than one other is not on disk yet. On leaving the block everything is done; a failure is raised
-    there at the latest.
-    """
+    there at the latest."""
 
     def __init__(self, measurer: Measurer) -> None:
         self._measurer = measurer

@@ -41,8 +41,7 @@ class Candidate:
 
     ask: Ask
     program: Program | Rejection
-    refusal: Rejection | None
-    """What the strategy has against its program, now that it is compiled."""
+    refusal: Rejection | None  #: What the strategy has against its program, now that it is compiled
     odd: Program | None
 
 
@@ -192,8 +191,7 @@ class _Ahead:
     built and bundled on the cores while this one is measured.
 
     It asks for one more after each trial that the study was told of, however far the measurements are by then: so the
-    study always chooses from what it would know if everything were done in turn.
-    """
+    study always chooses from what it would know if everything were done in turn."""
 
     def __init__(self, context: Context, study: Study, odd: Odd | None, devices: int) -> None:
         self._context, self._study, self._odd = context, study, odd

@@ -120,8 +120,7 @@ class Tuner:
         when the machine cannot go on with it, for longer each time. DeviceSick is raised when the device is, or turns
         out to be: the job is back in the queue as well. MachineFault is raised when not even that can be written down:
         the job is still the caller's. `device` overrules the job's own choice (the daemon has one worker for each
-        device).
-        """
+        device)."""
         state, problem = JobState.DONE, None
         try:
             try:
@@ -205,12 +204,7 @@ class Tuner:
         def waiting(who: str) -> None:
             self._events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=who))
 
-        contention = Contention(
-            policy=self._policy,
-            busy=lambda: self._busy(info),
-            stop=asked_to_stop,
-            waiting=waiting,
-        )
+        contention = Contention(policy=self._policy, busy=lambda: self._busy(info), stop=asked_to_stop, waiting=waiting)
         with self._locked(row.id, info, asked_to_stop, waiting) as hold:
 
             def let_in(leave: Callable[[], None]) -> None:

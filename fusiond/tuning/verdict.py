@@ -39,8 +39,7 @@ def process_ratio(measurement: Measurement) -> float:
 def estimate(log_ratios: Sequence[float], finalists: int) -> RatioEstimate:
     """Interval over processes; `finalists` candidates were measured, of which one will be chosen.
 
-    ValueError for fewer than two processes: one observation has no interval.
-    """
+    ValueError for fewer than two processes: one observation has no interval."""
     count = len(log_ratios)
     if count < 2:
         raise ValueError("an interval needs at least two processes")
@@ -88,8 +87,7 @@ def conclude(finals: Mapping[str, Sequence[float]], least_gain: float) -> Conclu
     """From the log ratios of each finalist, one for each process, to a verdict; None when none has enough of them.
 
     `fuse`: some finalist is surely faster (its interval lies above 1), by `least_gain` as far as one can tell; of
-    several, the one with the best lower end. `keep`: no finalist's interval reaches `least_gain`. Else `undecided`.
-    """
+    several, the one with the best lower end. `keep`: no finalist's interval reaches `least_gain`. Else `undecided`."""
     usable = {key: each for key, each in finals.items() if len(each) >= LEAST_PROCESSES}
     conclusions = {key: judge(each, len(usable), least_gain, key) for key, each in usable.items()}
     if not conclusions:

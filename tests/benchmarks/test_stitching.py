@@ -73,7 +73,7 @@ def test_the_papers_formula():
             "paper": times(40.0, 90.0),
             "packed": times(25.0, 75.0),
             "barriers": {"problem": "refused", "fusable_us": 1.0},
-        },
+        }
     }
     found = measure.gains(row)
     assert found["best"] == "packed"

@@ -190,10 +190,7 @@ def test_each_process_has_memory_and_a_trace_of_its_own(programs: Mapping[str, P
     assert run.wrong == []
     assert run.said.count("ok ") > 40
     assert sorted(len(each.kernels) for each in trace.read(run.folder) if each.kernels) == [3, 5]
-    assert {each.kernels[0].name for each in trace.read(run.folder) if each.kernels} == {
-        "_Z5scalePfPKfi",
-        "_Z3addPiii",
-    }
+    assert {each.kernels[0].name for each in trace.read(run.folder) if each.kernels} == {"_Z5scalePfPKfi", "_Z3addPiii"}
 
 
 def test_kernels_can_be_noted_only(programs: Mapping[str, Path], run: Run) -> None:

@@ -88,10 +88,7 @@ def chain(*, last: str = "gather") -> Program:
             name=name, source=source, entry=entry, grid=(N // 64, 1, 1), block=(64, 1, 1), arguments=tuple(packed)
         )
 
-    ends = {
-        "gather": launch("end", "gather", "made", "x", "y"),
-        "copy": launch("end", "copy_float", "made", "y", 1, 0),
-    }
+    ends = {"gather": launch("end", "gather", "made", "x", "y"), "copy": launch("end", "copy_float", "made", "y", 1, 0)}
     return Program(
         name="chain",
         buffers=(

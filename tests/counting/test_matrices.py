@@ -159,10 +159,7 @@ def test_sums_of_integers_wrap_or_end_at_the_ends(counting: CountingLibrary) -> 
         assert set(ran.arrays[3].view(np.int32).reshape(-1).tolist()) == {expected}
 
 
-QUAD_C = {
-    "f16": ([(8, 1)], [(8, 8)]),
-    "f32": ([(2, 1), (2, 16), (2, 4)], [(2, 8), (2, 2), (2, 32)]),
-}
+QUAD_C = {"f16": ([(8, 1)], [(8, 8)]), "f32": ([(2, 1), (2, 16), (2, 4)], [(2, 8), (2, 2), (2, 32)])}
 
 
 @pytest.mark.parametrize("c_kind", ["f16", "f32"])

@@ -45,8 +45,7 @@ def between(kernel: str, begin: int, end: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "dtype", "end"),
-    [("straight", "f4", 0xF0), ("divide_integers", "i4", 0x270), ("either", "f4", 0xF0)],
+    ("kernel", "dtype", "end"), [("straight", "f4", 0xF0), ("divide_integers", "i4", 0x270), ("either", "f4", 0xF0)]
 )
 def test_straight_lines_are_what_nvdisasm_prints(
     kernels: Bench, functions: Mapping[str, sass.SassFunction], kernel: str, dtype: str, end: int

@@ -60,11 +60,7 @@ def test_a_broadcast_is_one_sector(truths: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "write_sectors", "wavefronts", "minimal"),
-    [
-        ("transpose_plain", 32, 0, 0),
-        ("transpose_tile", 4, 1 + 32, 2),
-        ("transpose_padded", 4, 1 + 1, 2),
-    ],
+    [("transpose_plain", 32, 0, 0), ("transpose_tile", 4, 1 + 32, 2), ("transpose_padded", 4, 1 + 1, 2)],
 )
 def test_transposes(truths: Bench, kernel: str, write_sectors: int, wavefronts: int, minimal: int) -> None:
     """Each number is a warp's for a row of its tile; there are n * n / 32 of them."""

@@ -148,10 +148,7 @@ def test_another_user_takes_the_same_lock_and_is_named() -> None:
         assert (found.pid, found.uid) == (process.pid, 65534)
         assert machine_lock.user_name(65534) in str(found)
         told: list[str] = []
-        with (
-            pytest.raises(Interrupted),
-            device_lock(GPU, stop=lambda: bool(told), waiting=told.append),
-        ):
+        with pytest.raises(Interrupted), device_lock(GPU, stop=lambda: bool(told), waiting=told.append):
             pytest.fail("it is taken")
         assert told[0].startswith(f"waiting for pid {process.pid} of {machine_lock.user_name(65534)} since ")
     with device_lock(GPU, stop=lambda: False, waiting=lambda text: None), holder_that_waits(65534) as line:

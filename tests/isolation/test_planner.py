@@ -147,8 +147,7 @@ def test_a_crash_in_planning_is_a_line_about_the_job(prepared: Plan, step: str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("deed", "rule"),
-    [("segfault", "crashed"), ("exit", "crashed"), ("forever", "too_slow"), ("eat", "too_large")],
+    ("deed", "rule"), [("segfault", "crashed"), ("exit", "crashed"), ("forever", "too_slow"), ("eat", "too_large")]
 )
 def test_a_config_that_cannot_be_emitted_is_refused_and_the_others_are_not(
     prepared: Plan, deed: str, rule: str

@@ -66,12 +66,7 @@ def test_the_answer_has_exactly_the_fields_of_the_contract(store: Store, make: A
         "time_us": 10.0,
         "baseline": "streams",
         "baseline_us": 15.0,
-        "unfused": {
-            "name": "streams",
-            "config": {"threads.a": 256},
-            "time_us": 15.0,
-            "program_key": "unfused program",
-        },
+        "unfused": {"name": "streams", "config": {"threads.a": 256}, "time_us": 15.0, "program_key": "unfused program"},
         "speedup": 1.5,
         "ci95": [1.4, 1.6],
         "verified": True,

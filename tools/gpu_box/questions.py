@@ -38,11 +38,7 @@ template <int leave> __global__ void whole(const int* x, int* y) {
 
 __global__ void copy(const int* x, int* y) { y[threadIdx.x] = x[threadIdx.x]; }
 """
-SOURCE = Source(
-    name="questions",
-    text=KERNELS,
-    entries=("copy", "halves<1>", "halves<2>", "whole<1>", "whole<2>"),
-)
+SOURCE = Source(name="questions", text=KERNELS, entries=("copy", "halves<1>", "halves<2>", "whole<1>", "whole<2>"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,8 +49,7 @@ def library(out: Path, *, cxx: str = "g++", flags: Sequence[str] = ()) -> list[s
 def host(out: Path, *, cxx: str = "g++") -> list[str]:
     """The executable that runs one launch under ThreadSanitizer (`race.find_races`); it contains the scheduler.
 
-    The scheduler is not instrumented (no -fsanitize here), or its own bookkeeping would be taken for the kernel's.
-    """
+    The scheduler is not instrumented (no -fsanitize here), or its own bookkeeping would be taken for the kernel's."""
     sources = [str(RUNTIME / name) for name in (*SCHEDULER, "host.cpp")]
     link = ["-Wl,--no-as-needed", "-ltsan", "-Wl,--as-needed", "-ldl"]
     return [cxx, *_LIBRARY, "-DFUSIOND_TSAN", *sources, *link, "-o", str(out)]
@@ -90,8 +89,7 @@ def translation_unit(
 
     `entries` and `symbols` map the exported name to a C++ expression: {"pool": "maxpool<float, 5>"}. `name` stands in
     compiler messages, assertions and races, with the line numbers of the device source. `defines` stand behind the
-    prelude and the headers of the toolkit that the text names, whose own names they would change before these.
-    """
+    prelude and the headers of the toolkit that the text names, whose own names they would change before these."""
     toolkit = [header for header in _INCLUDED.findall(lowered) if defines and (RUNTIME / header).is_file()]
     macros = [f'#include "{header}"' for header in toolkit]
     macros += [f"#define {macro} {value}" for macro, value in defines]

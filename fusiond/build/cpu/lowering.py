@@ -24,8 +24,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-NOT_EMULATED = "is not emulated"
-"""Ends the reason of what only C++ is refused: as PTX it can be run."""
+NOT_EMULATED = "is not emulated"  #: Ends the reason of what only C++ is refused: as PTX it can be run
 
 
 class LoweringError(ValueError):

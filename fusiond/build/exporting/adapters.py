@@ -110,8 +110,7 @@ const void* variable(const char* name) {
     return cudaLibraryGetGlobal(&found, &bytes, library(), name) == cudaSuccess ? found : nullptr;
 }
 """
-_ROW = 24
-"""Bytes of a cubin in a line."""
+_ROW = 24  #: Bytes of a cubin in a line
 
 
 def _of_ptx(program: Program, source: Source, cubin: bytes) -> str:

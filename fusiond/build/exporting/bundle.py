@@ -25,8 +25,7 @@ from fusiond.model.keys import text_key
 from fusiond.model.program import Buffer, Program, decode, to_text
 from fusiond.model.system import faults, files
 
-_ATTEMPTS = 4
-"""How often a broken bundle is put aside: another process may put it there once more meanwhile."""
+_ATTEMPTS = 4  #: How often a broken bundle is put aside: another process may put it there once more meanwhile
 
 
 def write_bundle(folder: Path, program: Program, binaries: Mapping[str, Path]) -> None:

@@ -29,8 +29,7 @@ _CXX20 = (
     "thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor "
     "xor_eq"
 )
-_WORDS = frozenset((*_CXX20.split(), "linux", "unix"))
-"""The words of C++20, and two that g++ defines."""
+_WORDS = frozenset((*_CXX20.split(), "linux", "unix"))  #: The words of C++20, and two that g++ defines
 
 HELPERS = """\
 [[maybe_unused]] inline long long floor_div(long long a, long long b) {

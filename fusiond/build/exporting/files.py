@@ -24,8 +24,7 @@ def export(
 
     `about` says what README.txt tells of the answer (`workload`, `verdict`, `device`, ...: whatever there is, as text).
     `binaries`: source name -> what was built of it, for `arch`; there may be none. ValueError, in one line, for a
-    program that cannot be called from outside.
-    """
+    program that cannot be called from outside."""
     for home in homes(program):
         layout.giver(program, home)
     name = file_stem(program)

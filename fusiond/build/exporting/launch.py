@@ -93,8 +93,7 @@ class _Plan:
     name: str
     buffers: dict[str, dict[str, Any]]
     steps: list[dict[str, Any]]
-    homes: dict[str, list[dict[str, Any]]]
-    """Allocation (an arena, or a buffer of its own) -> its buffers."""
+    homes: dict[str, list[dict[str, Any]]]  #: Allocation (an arena, or a buffer of its own) -> its buffers
 
     def row_of(self, name: str) -> int | None:
         """The elements of a row of a buffer whose rows may lie apart; None where they may not."""
@@ -211,8 +210,7 @@ _CAPTURE_THREAD_LOCAL = 1
 _ATTACH_GLOBAL = 1
 _THE_HOST = -1
 _LEGACY, _PER_THREAD = 1, 2
-_OUT = object()
-"""In a signature: the argument is a ctypes reference or array, handed on as it is."""
+_OUT = object()  #: In a signature: the argument is a ctypes reference or array, handed on as it is
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuCtxGetCurrent": (_OUT,),
     "cuCtxGetDevice": (_OUT,),
@@ -339,18 +337,14 @@ class _Array:
 
     address: int
     shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
-    """In bytes; None: as C has them."""
+    strides: tuple[int, ...] | None  #: In bytes; None: as C has them
     dtype: str
-    place: str
-    """`device`, `host`, or `managed`, which is both."""
+    place: str  #: `device`, `host`, or `managed`, which is both
     read_only: bool = False
-    ready_on: int | None = None
-    """The stream on which it becomes ready."""
+    ready_on: int | None = None  #: The stream on which it becomes ready
     device: int | None = None
     keep: object = None
-    pitch: int | None = None
-    """Elements from row to row, where that is more than a row has."""
+    pitch: int | None = None  #: Elements from row to row, where that is more than a row has
 
     def pitch_of_rows(self, row: int) -> int | None:
         """Elements from one row of `row` elements to the next; None where this is not an array of such rows."""
@@ -572,10 +566,7 @@ def _build(source: Mapping[str, Any], text: str, arch: str, nvcc: str, kept: Pat
         }
         (Path(work) / "in.ptx").write_text(_capped(_TABLE_LINE.sub("", ptx), _cap(source)))
         _run([nvcc, "-cubin", *options, "-o", "out.cubin", "in.ptx"], work, source["name"])
-        for data, path in (
-            ((Path(work) / "out.cubin").read_bytes(), kept),
-            (json.dumps(table).encode(), names),
-        ):
+        for data, path in (((Path(work) / "out.cubin").read_bytes(), kept), (json.dumps(table).encode(), names)):
             unfinished = path.with_name(f"{path.name}.{os.getpid()}")
             unfinished.write_bytes(data)
             os.replace(unfinished, path)
@@ -675,8 +666,7 @@ class _Sized:
     """What is kept for one set of sizes in one context."""
 
     plan: _Plan
-    blocks: dict[str, _Block] = field(default_factory=dict)
-    """Allocation -> the memory for it."""
+    blocks: dict[str, _Block] = field(default_factory=dict)  #: Allocation -> the memory for it
     graphs: dict[tuple[Any, ...], tuple[int, int, Mapping[str, Seam]]] = field(default_factory=dict)
     """Graph, executable, and the functions of the seams, which must live as long as their ids are in the key."""
 
@@ -839,8 +829,7 @@ class Launcher:
 
         `arguments`: an array for each input and output, by buffer name. `seams`: a function for each library call of
         the plan; `naive` runs the plain kernels that stand in for those that are not given. What the host does itself
-        (host calls, copies out of arrays that are not laid out as measured) is done when this returns.
-        """
+        (host calls, copies out of arrays that are not laid out as measured) is done when this returns."""
         with self._lock:
             context = self._context()
             sized = self._sized(context, sizes or {})

@@ -11,16 +11,11 @@ from fusiond.model.program import Buffer, Memory, Program, Role, Seam, Step, blo
 class Giver(enum.Enum):
     """Where an allocation comes from."""
 
-    CALLER = enum.auto()
-    """An argument of every call."""
-    WORKSPACE = enum.auto()
-    """A part of one device allocation that the caller gives."""
-    HOST_WORKSPACE = enum.auto()
-    """The same in pinned host memory."""
-    MANAGED_WORKSPACE = enum.auto()
-    """The same in managed memory."""
-    PLAN = enum.auto()
-    """A step allocates it."""
+    CALLER = enum.auto()  #: An argument of every call
+    WORKSPACE = enum.auto()  #: A part of one device allocation that the caller gives
+    HOST_WORKSPACE = enum.auto()  #: The same in pinned host memory
+    MANAGED_WORKSPACE = enum.auto()  #: The same in managed memory
+    PLAN = enum.auto()  #: A step allocates it
 
 
 def wholes(members: Iterable[Buffer]) -> tuple[Buffer, ...]:

@@ -13,8 +13,7 @@ from fusiond.model.language.extents import Extent, text_of
 from fusiond.model.program import Buffer, Memory, Program, Source, SourceKind, pitches
 
 _WIDTH = 100
-_HOST_COMPILER = "g++ -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=off"
-"""As host sources are measured."""
+_HOST_COMPILER = "g++ -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=off"  #: As host sources are measured
 _ALLOCATIONS = {
     Giver.WORKSPACE: "cudaMalloc",
     Giver.HOST_WORKSPACE: "cudaMallocHost",

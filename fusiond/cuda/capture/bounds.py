@@ -15,8 +15,7 @@ from fusiond.model.program import Program
 from fusiond.requests import jobs, planning
 from fusiond.requests.isolation import registry as plugins
 
-MOST_COUNTED = 30
-"""Kernels, those of the most launches or time first: each takes a second or more."""
+MOST_COUNTED = 30  #: Kernels, those of the most launches or time first: each takes a second or more
 
 
 def counted(trace: CapturedTrace, launches: Iterable[CapturedLaunch], gpu: Gpu) -> dict[int, tuple[float, str]]:

@@ -23,27 +23,21 @@ from fusiond.cuda.capture.trace import (
 )
 from fusiond.model.errors import RequestError
 
-MOST_STEPS = 200
-"""Copies and launches that become the graph, from the first one on."""
-Spot = tuple[int, int]
-"""(allocation, where in it): a vector."""
+MOST_STEPS = 200  #: Copies and launches that become the graph, from the first one on
+Spot = tuple[int, int]  #: (allocation, where in it): a vector
 
 
 @dataclass
 class _Graph:
     """What is known after some events."""
 
-    defined: set[Spot] = field(default_factory=set)
-    """Vectors that hold something."""
+    defined: set[Spot] = field(default_factory=set)  #: Vectors that hold something
     inputs: list[Spot] = field(default_factory=list)
     placed: list[Spot] = field(default_factory=list)
-    down: list[Spot] = field(default_factory=list)
-    """What came down, and the host has not used yet."""
-    up: list[Spot] = field(default_factory=list)
-    """What goes up behind that."""
+    down: list[Spot] = field(default_factory=list)  #: What came down, and the host has not used yet
+    up: list[Spot] = field(default_factory=list)  #: What goes up behind that
     kernels: list[dict[str, Any]] = field(default_factory=list)
-    seen: list[str] = field(default_factory=list)
-    """Vectors of one byte: of kernels of the host that send nothing up."""
+    seen: list[str] = field(default_factory=list)  #: Vectors of one byte: of kernels of the host that send nothing up
 
     def host(self) -> None:
         """The host's kernel, where something came down or goes up."""

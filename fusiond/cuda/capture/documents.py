@@ -31,8 +31,7 @@ from fusiond.model.language.narrow import numpy_dtype
 from fusiond.model.ptx.tree import SIZES
 from fusiond.model.ptx.uses import ParameterUse
 
-MOST_LAUNCHES, _LOOKED_AT = 32, 10_000
-"""Of different sizes, that formulas are looked for in, and of all."""
+MOST_LAUNCHES, _LOOKED_AT = 32, 10_000  #: Of different sizes, that formulas are looked for in, and of all
 
 
 def plain_name(mangled: str) -> str:

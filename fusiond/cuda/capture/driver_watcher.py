@@ -40,8 +40,7 @@ def environment(given: Mapping[str, str], out: Path, built: Path | None = None) 
     `built`: the library, where it was built before.
 
     The library goes before the driver by LD_PRELOAD: CUDA's runtime takes the driver's functions when it is first used,
-    and what CUDA_INJECTION64_PATH names is loaded after that.
-    """
+    and what CUDA_INJECTION64_PATH names is loaded after that."""
     ours = str(built or library())
     if re.search(r"[\s:]", ours):
         raise DeviceError(

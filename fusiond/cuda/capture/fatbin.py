@@ -18,8 +18,7 @@ MAGIC = 0xBA55ED50
 _PTX, _CUBIN = 1, 2
 _LZ4, _ZSTD = 0x2000, 0x8000
 _MOST_BYTES = 1 << 30
-ARCH = 90
-"""What interprets PTX, and what documents are written for, is an sm_90."""
+ARCH = 90  #: What interprets PTX, and what documents are written for, is an sm_90
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +28,8 @@ class FatEntry:
     kind: int
     arch: int
     flags: int
-    payload: bytes
-    """As it is stored."""
-    size_bytes: int
-    """Uncompressed; 0: it is not compressed."""
+    payload: bytes  #: As it is stored
+    size_bytes: int  #: Uncompressed; 0: it is not compressed
 
     def data(self) -> bytes:
         """RequestError where what decompresses it is not installed, or it is damaged."""

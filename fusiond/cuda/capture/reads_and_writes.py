@@ -21,8 +21,7 @@ from fusiond.cuda.capture.trace import (
 class Touched:
     """Memory, from `low` to `high` in an allocation or a variable."""
 
-    where: object
-    """The allocation's number; of a variable whose place is not known, its module and name."""
+    where: object  #: The allocation's number; of a variable whose place is not known, its module and name
     low: int
     high: int
     read: bool

@@ -17,8 +17,7 @@ CuPy's hand out multiples of 512 bytes); each of these addresses then begins a r
 class Region:
     allocation: int
     low: int
-    high: int
-    """Bytes from the beginning of the allocation."""
+    high: int  #: Bytes from the beginning of the allocation
 
 
 class Regions:

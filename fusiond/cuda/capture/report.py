@@ -37,12 +37,9 @@ from fusiond.model.nouns import CompileFacts
 from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Source, SourceLanguage
 
-MOST_BETWEEN = 24
-"""Events between the first launch of a group and its last one."""
-MOST_TOGETHER = 8
-"""Launches of a group."""
-MOST_EVENTS = 50_000
-"""Of a trace, in which groups are looked for."""
+MOST_BETWEEN = 24  #: Events between the first launch of a group and its last one
+MOST_TOGETHER = 8  #: Launches of a group
+MOST_EVENTS = 50_000  #: Of a trace, in which groups are looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +47,16 @@ class KernelReport:
     """One kernel."""
 
     kernel: CapturedKernel
-    launch: CapturedLaunch
-    """The one that a document of it is about."""
+    launch: CapturedLaunch  #: The one that a document of it is about
     launches: int
     registers: int
     occupancy: Occupancy
-    waves: float
-    """The launch's blocks over those that are resident at once."""
-    mean_us: float | None
-    """Of the launches that were measured."""
-    memory_us: float
-    """Nothing measured: all that lies behind its pointers, once, at the GPU's DRAM rate."""
-    without: str
-    """Why there is no PTX of it; empty where there is."""
-    bound_us: float | None = None
-    """Counted: what it takes at least; None where it was not counted."""
-    binding: str = ""
-    """What that is bound by."""
+    waves: float  #: The launch's blocks over those that are resident at once
+    mean_us: float | None  #: Of the launches that were measured
+    memory_us: float  #: Nothing measured: all that lies behind its pointers, once, at the GPU's DRAM rate
+    without: str  #: Why there is no PTX of it; empty where there is
+    bound_us: float | None = None  #: Counted: what it takes at least; None where it was not counted
+    binding: str = ""  #: What that is bound by
 
     @property
     def time_us(self) -> float:
@@ -83,15 +73,11 @@ class KernelReport:
 class LaunchSet:
     """Launches that could be one."""
 
-    launches: tuple[CapturedLaunch, ...]
-    """As they came the first time."""
+    launches: tuple[CapturedLaunch, ...]  #: As they came the first time
     count: int
-    waits: int
-    """Times that the host waited, or copied to itself, between them: there the host's program has to change."""
-    streams: bool
-    """The program has them in several streams."""
-    hidden_us: float
-    """Each time, by estimate."""
+    waits: int  #: Times that the host waited, or copied to itself, between them: there the host's program has to change
+    streams: bool  #: The program has them in several streams
+    hidden_us: float  #: Each time, by estimate
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -107,12 +93,9 @@ class LaunchSet:
 class CaptureReport:
     trace: CapturedTrace
     gpu: Gpu
-    kernels: tuple[KernelReport, ...]
-    """By the time of all their launches, or by launches where no time is known."""
-    groups: tuple[LaunchSet, ...]
-    """By what they could hide."""
-    copies: tuple[tuple[str, int, int], ...]
-    """(direction, copies, bytes)"""
+    kernels: tuple[KernelReport, ...]  #: By the time of all their launches, or by launches where no time is known
+    groups: tuple[LaunchSet, ...]  #: By what they could hide
+    copies: tuple[tuple[str, int, int], ...]  #: (direction, copies, bytes)
 
     def as_json(self) -> dict[str, Any]:
         """docs/capture.md has the keys."""

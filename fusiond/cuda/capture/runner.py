@@ -28,10 +28,8 @@ _BUILD_FLAGS = "-cudart shared -gencode arch=compute_90,code=sm_90 -gencode arch
 class Captured:
     """A program that has ended."""
 
-    status: int
-    """As a shell has it."""
-    summary: str
-    """One line."""
+    status: int  #: As a shell has it
+    summary: str  #: One line
 
 
 def run(words: Sequence[str], arguments: argparse.Namespace) -> Captured:

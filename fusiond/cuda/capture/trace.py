@@ -38,18 +38,13 @@ class Direction(IntEnum):
 class CapturedKernel:
     """A function of a module, as often as it was loaded."""
 
-    number: int
-    """From 1, by first launch: what `--list` shows and `--pick` takes."""
-    name: str
-    """Mangled."""
-    module: Path | None
-    """Its image: a fat binary, a cubin, or PTX; None where none was seen."""
-    registers: int
-    """A thread's; 0: not known."""
+    number: int  #: From 1, by first launch: what `--list` shows and `--pick` takes
+    name: str  #: Mangled
+    module: Path | None  #: Its image: a fat binary, a cubin, or PTX; None where none was seen
+    registers: int  #: A thread's; 0: not known
     static_shared_bytes: int
     local_bytes: int
-    parameters: tuple[tuple[int, int], ...]
-    """(offset, bytes) of each; empty where they are not known."""
+    parameters: tuple[tuple[int, int], ...]  #: (offset, bytes) of each; empty where they are not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +55,7 @@ class Allocation:
     address: int
     size_bytes: int
     kind: MemoryKind
-    name: str = ""
-    """Mangled, of a variable."""
+    name: str = ""  #: Mangled, of a variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +76,7 @@ class CapturedArgument:
     """The bytes of one parameter, and what the words of 8 in them point to, as things stood at the launch."""
 
     data: bytes
-    places: tuple[tuple[int, CapturedPlace], ...] = ()
-    """(offset within the bytes, where it points)"""
+    places: tuple[tuple[int, CapturedPlace], ...] = ()  #: (offset within the bytes, where it points)
 
     @property
     def place(self) -> CapturedPlace | None:
@@ -100,16 +93,12 @@ class CapturedLaunch:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     cluster: tuple[int, int, int]
-    shared_bytes: int
-    """Dynamic."""
+    shared_bytes: int  #: Dynamic
     cooperative: bool
-    graph: int
-    """0: it was launched by itself."""
+    graph: int  #: 0: it was launched by itself
     arguments: tuple[CapturedArgument, ...]
-    data: tuple[tuple[CapturedPlace, Path], ...] = ()
-    """What was in memory before it, by files of DIR/data."""
-    elapsed_ns: int | None = None
-    """On the device, where it was measured."""
+    data: tuple[tuple[CapturedPlace, Path], ...] = ()  #: What was in memory before it, by files of DIR/data
+    elapsed_ns: int | None = None  #: On the device, where it was measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +138,10 @@ class CapturedTrace:
     """Of one process: its events in the order of the calls."""
 
     file: Path
-    kernels: tuple[CapturedKernel, ...]
-    """By number; launched ones only."""
+    kernels: tuple[CapturedKernel, ...]  #: By number; launched ones only
     allocations: tuple[Allocation, ...]
     events: tuple[CapturedEvent, ...]
-    notes: tuple[str, ...]
-    """What was not seen, or not done."""
+    notes: tuple[str, ...]  #: What was not seen, or not done
 
     @property
     def launches(self) -> Iterator[CapturedLaunch]:

@@ -23,10 +23,8 @@ class Array:
     dtype: str
     address: int
     low: int
-    high: int
-    """Addresses: the first byte of the span, and the first behind it."""
-    side: str
-    """HOST or GPU."""
+    high: int  #: Addresses: the first byte of the span, and the first behind it
+    side: str  #: HOST or GPU
 
     @property
     def size_bytes(self) -> int:
@@ -43,8 +41,7 @@ class TypedNumber:
 
     dtype: str
     data: bytes
-    value: int | float | None = None
-    """None of what is not a whole or real number."""
+    value: int | float | None = None  #: None of what is not a whole or real number
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +49,7 @@ class Struct:
     """A struct by its bytes, with addresses in it."""
 
     data: bytes
-    arrays: tuple[tuple[int, Array], ...]
-    """(place in bytes, what lies there)"""
+    arrays: tuple[tuple[int, Array], ...]  #: (place in bytes, what lies there)
     dtype: ClassVar[str] = "void"
     value: ClassVar[None] = None
 
@@ -68,8 +64,7 @@ class Struct:
 
 Argument: TypeAlias = Array | TypedNumber | Struct
 NULL = TypedNumber("null", bytes(8))
-SCRATCH = "scratch"
-"""As a dtype: memory that a launch needs for itself, of `value` bytes; no bytes are handed over."""
+SCRATCH = "scratch"  #: As a dtype: memory that a launch needs for itself, of `value` bytes; no bytes are handed over
 
 
 def read(value: Any, *, widen: bool) -> Argument:
@@ -132,8 +127,7 @@ def arrays(argument: Argument) -> Iterator[Array]:
 def overlap(spans: Iterable[tuple[Array, int, bool]]) -> tuple[int, int] | None:
     """Two launches, one of which writes what the other one touches; None where no two are so.
 
-    spans: (array, number of its launch, whether that launch may write it).
-    """
+    spans: (array, number of its launch, whether that launch may write it)."""
     open_: list[tuple[Array, int, bool]] = []
     for array, launch, written in sorted(spans, key=lambda each: each[0].low):
         if array.size_bytes == 0:

@@ -14,8 +14,7 @@ from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.service.frameworks import region_answers
 from fusiond.service.frameworks.region_answers import FusionOptions
 
-_UNNAMED = (triton, numba, cupy_jit)
-"""Libraries whose kernels are recorded without being named."""
+_UNNAMED = (triton, numba, cupy_jit)  #: Libraries whose kernels are recorded without being named
 
 
 class Recorder:
@@ -89,8 +88,7 @@ def launch(
     it; db: another store. `FUSIOND=off` in the environment: each launch is done where it is called.
 
     TypeError for a kernel that carries no CUDA source, ValueError for a `search` or a `device` that a job could not
-    have.
-    """
+    have."""
     if region_answers.enabled():
         region_answers.check_options(search, device)
         for each in kernels:
@@ -114,10 +112,7 @@ class Explanation(tuple[Explained, ...]):
         return "\n".join(map(str, self)) or "no launches came together"
 
 
-_KINDS = {
-    "pycuda": "a function of PyCUDA",
-    "cuda": "an object of cuda-python",
-}
+_KINDS = {"pycuda": "a function of PyCUDA", "cuda": "an object of cuda-python"}
 
 
 def _sourceless(kernel: Any) -> str:

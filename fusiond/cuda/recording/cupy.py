@@ -37,8 +37,7 @@ def origin(kernel: Any) -> Origin:
 def _written(name: str) -> str:
     """A kernel's name as in the source. Those of a RawModule with `name_expressions` have mangled ones:
 
-    _Z4poolIfLi5EEvPT_  -->  void pool<float, 5>(float*)  -->  pool<float, 5>
-    """
+    _Z4poolIfLi5EEvPT_  -->  void pool<float, 5>(float*)  -->  pool<float, 5>"""
     if not name.startswith("_Z"):
         return name
     readable, depth = demangled(name), 0

@@ -45,8 +45,7 @@ class BufferPlace:
 
     launch: int
     argument: int
-    inside: int | None
-    """Its place in a struct, in bytes."""
+    inside: int | None  #: Its place in a struct, in bytes
 
     def array(self, launches: Sequence[RecordedLaunch]) -> Array:
         argument = launches[self.launch].arguments[self.argument]

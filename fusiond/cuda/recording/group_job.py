@@ -41,8 +41,7 @@ class KernelsQuestion:
 
     name: str
     device: str | None
-    names: tuple[str, ...]
-    """Of the kernels' YAML files, in the order of the launches."""
+    names: tuple[str, ...]  #: Of the kernels' YAML files, in the order of the launches
     search: Mapping[str, Any] | None = field(default=None, compare=False)
     """How the daemon searches; no part of what is asked."""
 

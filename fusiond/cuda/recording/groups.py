@@ -30,10 +30,8 @@ from fusiond.service.frameworks.running import LaunchFailed
 
 log = logging.getLogger("fusiond.cuda")
 
-MOST_GROUPS = 256
-"""That are asked for in a process; launches beyond them run as they are."""
-VARIES = 3
-"""Values of a whole number after which it is no longer asked for by itself."""
+MOST_GROUPS = 256  #: That are asked for in a process; launches beyond them run as they are
+VARIES = 3  #: Values of a whole number after which it is no longer asked for by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +39,11 @@ class Explained:
     """What became of launches that came together."""
 
     name: str
-    state: str
-    """`fused`; `kept` (measured, and apart they are as fast), `unknown` (asked for), or `refused`."""
+    state: str  #: `fused`; `kept` (measured, and apart they are as fast), `unknown` (asked for), or `refused`
     reason: str = ""
-    speedup: float | None = None
-    """Over the fastest way without fusing that was measured."""
+    speedup: float | None = None  #: Over the fastest way without fusing that was measured
     evidence: str = ""
-    launches: int = 0
-    """Times that they ran as one."""
+    launches: int = 0  #: Times that they ran as one
 
     def __str__(self) -> str:
         gain = f", {self.speedup:.2f}x" if self.speedup and self.state == "fused" else ""
@@ -236,8 +231,7 @@ _sites: dict[Any, dict[int, set[int]]] = {}
 """Launch without its whole numbers -> place of such a number -> the values that it has had."""
 
 
-_apart: dict[str, str] = {}
-"""Launches that came together and that nobody asks for -> why."""
+_apart: dict[str, str] = {}  #: Launches that came together and that nobody asks for -> why
 
 
 def apart(launches: Sequence[RecordedLaunch]) -> bool:

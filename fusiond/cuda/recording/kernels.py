@@ -87,6 +87,5 @@ def kernel(source: str, name: str, options: Sequence[str] = ()) -> Kernel:
     options: as for NVRTC and nvcc: `-DTILE=16`, `-I/path`, `-use_fast_math`.
 
         scale = fusiond.cuda.kernel(source, "scale")
-        scale.launch((blocks,), (256,), (x, y, numpy.int32(n)), stream=stream)
-    """
+        scale.launch((blocks,), (256,), (x, y, numpy.int32(n)), stream=stream)"""
     return Kernel(source, name, options)

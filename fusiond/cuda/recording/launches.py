@@ -25,11 +25,9 @@ class RecordedLaunch:
     shared_bytes: int
     arguments: tuple[Argument, ...]
     stream: int
-    device: int
-    """Its number; -1 on the processor."""
+    device: int  #: Its number; -1 on the processor
     run: Callable[[], None] = field(repr=False, compare=False)
-    unseen: str = ""
-    """Why it cannot be asked for, in one line."""
+    unseen: str = ""  #: Why it cannot be asked for, in one line
 
 
 def lengths(value: Grid) -> Dim3:

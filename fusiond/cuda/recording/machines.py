@@ -22,8 +22,7 @@ from fusiond.service.frameworks.running import LaunchFailed, Machine, Step
 
 STATIC_SHARED_BYTES = 48 * 1024
 PROCESSOR = -1
-library: Any = None
-"""In the place of libcuda: for tests."""
+library: Any = None  #: In the place of libcuda: for tests
 
 
 @functools.lru_cache(maxsize=4)
@@ -83,8 +82,7 @@ class Built:
     """A plan, and its code for one device; what is loaded of it lies in a machine."""
 
     plan: LaunchPlan
-    images: tuple[Any, ...]
-    """Paths of shared objects, or cubins."""
+    images: tuple[Any, ...]  #: Paths of shared objects, or cubins
     entries: tuple[str, ...]
     device: int
 
@@ -110,8 +108,7 @@ class LoadedKernel:
 
     name: str
     machine: Machine
-    sizes: tuple[int, ...] | None
-    """Bytes of each parameter, where they are known."""
+    sizes: tuple[int, ...] | None  #: Bytes of each parameter, where they are known
 
     def launch(self, grid: Dim3, block: Dim3, shared: int, values: Sequence[bytes], stream: int) -> None:
         """TypeError for arguments that are none of its own; LaunchFailed."""

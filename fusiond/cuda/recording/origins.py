@@ -63,8 +63,7 @@ class RecordedParameter:
     """Of a kernel, as its source has it."""
 
     pointer: bool
-    written: bool
-    """A pointer to what is not const."""
+    written: bool  #: A pointer to what is not const
     dtype: str | None
     """A Program's name of the number, or of what it points to; None where any will do, and of a struct."""
     struct: bool = False
@@ -77,8 +76,7 @@ class Drafted:
     entry: str
     instance: str | None
     parameters: tuple[RecordedParameter, ...]
-    shared: bool
-    """It has a dynamic shared array."""
+    shared: bool  #: It has a dynamic shared array
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,7 @@ class CompilerOptions:
     defines: tuple[tuple[str, str], ...]
     include: tuple[str, ...]
     flags: tuple[str, ...]
-    unknown: tuple[str, ...]
-    """What a job cannot say."""
+    unknown: tuple[str, ...]  #: What a job cannot say
 
     @classmethod
     def of(cls, options: Iterable[str]) -> CompilerOptions:

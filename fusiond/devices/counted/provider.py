@@ -35,8 +35,7 @@ class CountedProvider:
     """`fusiond.devices.base.DeviceProvider` for GPUs of which bounds are counted."""
 
     kind = "counted"
-    shares_cores = False
-    """Nothing is timed, so that whatever else the cores do makes no difference."""
+    shares_cores = False  #: Nothing is timed, so that whatever else the cores do makes no difference
 
     def __init__(self) -> None:
         self._cpu, self._cuda = CpuProvider(), CudaProvider()

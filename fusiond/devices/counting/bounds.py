@@ -32,16 +32,14 @@ class LaunchWork:
 
     blocks: int
     warps_per_block: int
-    resident_per_sm: int
-    """Blocks on one multiprocessor, by its occupancy."""
+    resident_per_sm: int  #: Blocks on one multiprocessor, by its occupancy
     dram_bytes: int
     compulsory_read_sectors: int
     read_sectors: int
     write_sectors: int
     atomic_sectors: int
     shared_wavefronts: int
-    warps: Mapping[str, int]
-    """Class -> instructions of warps: of SASS, or of PTX those that ptxas keeps."""
+    warps: Mapping[str, int]  #: Class -> instructions of warps: of SASS, or of PTX those that ptxas keeps
     shortest_share: float = 0.0
     """Instructions of the block that has the fewest against the mean of all: 1.0 where all are alike."""
 
@@ -49,10 +47,8 @@ class LaunchWork:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchBound:
     us: float
-    binding: str
-    """The part that needs longest; `none` where nothing is done."""
-    terms: Mapping[str, float]
-    """Of each part, in us."""
+    binding: str  #: The part that needs longest; `none` where nothing is done
+    terms: Mapping[str, float]  #: Of each part, in us
 
 
 def bound(work: LaunchWork, gpu: Gpu) -> LaunchBound:

@@ -29,12 +29,9 @@ from fusiond.model.ptx.operands import (
     RegisterPair,
 )
 
-EXPANDED = "call.expanded"
-"""The opcode that is left of a call, in front of the body."""
-LOST = "trap.call"
-"""Fails where a pointer was to none of the functions that it may be."""
-MOST = 200_000
-"""Instructions of a kernel, beyond which no call is expanded any more."""
+EXPANDED = "call.expanded"  #: The opcode that is left of a call, in front of the body
+LOST = "trap.call"  #: Fails where a pointer was to none of the functions that it may be
+MOST = 200_000  #: Instructions of a kernel, beyond which no call is expanded any more
 
 
 def expanded(module: PtxModule) -> PtxModule:

@@ -16,28 +16,20 @@ from dataclasses import dataclass
 from fusiond.devices.counting.kernels import LaunchCounts
 
 _SECTOR_BYTES = 32
-_NEAR = 0.05
-"""Of either end, relative."""
-_DENSE = 0.75
-"""Bytes asked for against those of the sectors; a misaligned access of a warp has 0.8."""
-_DOUBT = 2.0
-"""What sampling says of itself is taken so many times where part is found in the L2, and 5 % more."""
-_SLACK = 0.05
-"""Of any error: what it is told from is sampled, too."""
-MOST = 1.0
-"""A larger error is none that anybody could use."""
+_NEAR = 0.05  #: Of either end, relative
+_DENSE = 0.75  #: Bytes asked for against those of the sectors; a misaligned access of a warp has 0.8
+_DOUBT = 2.0  #: What sampling says of itself is taken so many times where part is found in the L2, and 5 % more
+_SLACK = 0.05  #: Of any error: what it is told from is sampled, too
+MOST = 1.0  #: A larger error is none that anybody could use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """To and from DRAM, bytes."""
 
-    bytes: int
-    """As near as one can tell."""
-    least: int
-    """For bounds: what no order of the blocks goes below, where `error` is None."""
-    error: float | None
-    """Relative, of all that is counted of the launch; None: unknown."""
+    bytes: int  #: As near as one can tell
+    least: int  #: For bounds: what no order of the blocks goes below, where `error` is None
+    error: float | None  #: Relative, of all that is counted of the launch; None: unknown
 
 
 def traffic(result: LaunchCounts, counted: int, l2_bytes: int, *, first: bool, last: bool, known: bool) -> Traffic:

@@ -27,8 +27,7 @@ def counted(
     """The rows of `python -m fusiond.devices.cpu.count --json` for programs by their labels, in their order; a program
     that cannot be counted has rows that say why. `whole`: launches are not sampled. Several at once, on all cores.
 
-    MachineFault where the machine does not let it run.
-    """
+    MachineFault where the machine does not let it run."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         found = pool.map(lambda each: _rows(each, programs[each], model, whole, timeout_secs), programs)
         return [row for rows in found for row in rows]

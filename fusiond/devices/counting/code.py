@@ -19,8 +19,7 @@ CODE = np.dtype(
     ],
     align=True,
 )  # fmt: skip
-PLAIN, BRANCH, EXIT, BARRIER = range(4)
-"""Kinds of a row."""
+PLAIN, BRANCH, EXIT, BARRIER = range(4)  #: Kinds of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +27,8 @@ class PtxCode:
     """A kernel that can be run."""
 
     instructions: NDArray[np.void]
-    sources: tuple[PtxInstruction, ...]
-    """Of each of them, the instruction that it came from."""
+    sources: tuple[PtxInstruction, ...]  #: Of each of them, the instruction that it came from
     register_bytes: int
     constants: NDArray[np.uint8]
-    specials: NDArray[np.int32]
-    """(offset of a register, which special value is put there), shape (n, 2)."""
+    specials: NDArray[np.int32]  #: (offset of a register, which special value is put there), shape (n, 2)
     layout: PtxLayout

@@ -14,11 +14,9 @@ from fusiond.model.program import Bytes, HostCall, Launch, Pointer, Program
 from fusiond.model.ptx.flat import PtxInstruction, PtxKernel
 from fusiond.model.ptx.operands import Negated, Operand, PtxAddress, PtxName, PtxTensorAddress, PtxVector, RegisterPair
 
-ANY = "*"
-"""An address of which nobody knows where it is from."""
+ANY = "*"  #: An address of which nobody knows where it is from
 _ENDS = ("ret", "exit", "bra", "brx", "bar", "barrier", "trap")
-_ON_CHIP = ("ldmatrix", "wgmma")
-"""What puts values from shared memory into its first operand."""
+_ON_CHIP = ("ldmatrix", "wgmma")  #: What puts values from shared memory into its first operand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +25,7 @@ class Uses:
 
     reads: frozenset[str]
     writes: frozenset[str]
-    steering: frozenset[str]
-    """Whose values may reach an address or a branch."""
+    steering: frozenset[str]  #: Whose values may reach an address or a branch
 
 
 def uses(kernel: PtxKernel, pointers: Collection[str]) -> Uses:
@@ -190,12 +187,9 @@ def _names(operands: Iterable[Operand]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    whole: Mapping[str, str]
-    """Launch that must run whole -> why."""
-    buffers: frozenset[str]
-    """Whose contents at the start decide what is done, as the others' do not."""
-    steered: frozenset[str]
-    """Launches that go by values in memory: what their blocks do may be anything."""
+    whole: Mapping[str, str]  #: Launch that must run whole -> why
+    buffers: frozenset[str]  #: Whose contents at the start decide what is done, as the others' do not
+    steered: frozenset[str]  #: Launches that go by values in memory: what their blocks do may be anything
     touched: Mapping[str, tuple[frozenset[str], frozenset[str]]]
     """Launch -> arenas (buffers that are in none: their own names) that it reads, and that it writes."""
 

@@ -9,8 +9,7 @@ def meeting_points(targets: Sequence[int | None], falls: Sequence[bool]) -> list
     """For each instruction that branches, the instruction at which its paths meet; -1 for none (they end first), and
     for the instructions that do not branch.
 
-    `targets` are the instructions to which each may jump, `falls` whether the next one may follow it.
-    """
+    `targets` are the instructions to which each may jump, `falls` whether the next one may follow it."""
     count = len(targets)
     leaders = sorted(
         {0}

@@ -26,8 +26,7 @@ _SIDE_EFFECT, _ARITHMETIC, _INTEGER = 8.0, 2.0, 0.5
 """What a line's word counts: memory and barriers are neither merged nor doubled, integers often."""
 _CHEAPEST = 1e-3
 _NOTHING = 1e-9
-_ENTRY = 1.0
-"""What a thread counts that ought to have entered a loop."""
+_ENTRY = 1.0  #: What a thread counts that ought to have entered a loop
 _CALL = 100.0
 """Instructions that a call of a function of ptxas's own seems to have, so that it is passed by where it can be."""
 
@@ -138,8 +137,7 @@ _STANDS_FOR: tuple[tuple[str, str, float], ...] = (
     (r"(shf|shl|shr)\b.*", r"(U?SHF|IMAD\.SHL|LEA)", _INTEGER),
 )
 # Comparisons of integers are not among them: in a loop that ptxas unrolls they are other ones, and more.
-_UPPER_HALF = re.compile(r"\b(X|EX)\b")
-"""Of a 64-bit operation: belongs to the instruction before it."""
+_UPPER_HALF = re.compile(r"\b(X|EX)\b")  #: Of a 64-bit operation: belongs to the instruction before it
 
 
 def _principal(opcode: str) -> tuple[re.Pattern[str], float] | None:

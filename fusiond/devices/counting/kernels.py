@@ -19,15 +19,12 @@ from fusiond.devices.counting.model import Gpu
 from fusiond.model.ptx import flat, parser
 
 WORKSPACE_BYTES = 4096
-TURN = 256
-"""Instructions of a warp until it is the next one's turn."""
+TURN = 256  #: Instructions of a warp until it is the next one's turn
 _NEARLY = 0.95
-_WORTH_THREADS = 128
-"""Warps from which on several threads run them: to begin a thread takes as long as tens of warps."""
+_WORTH_THREADS = 128  #: Warps from which on several threads run them: to begin a thread takes as long as tens of warps
 _FIELDS: tuple[str, ...] = COUNTS.names or ()
 _MOST_PREPARED = 64
-_ROOM_BYTES = 1 << 30
-"""For the registers of the blocks that run together."""
+_ROOM_BYTES = 1 << 30  #: For the registers of the blocks that run together
 
 
 class CountError(Exception):
@@ -40,8 +37,7 @@ class CountedShape:
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    shared_bytes: int = 0
-    """Dynamic shared memory."""
+    shared_bytes: int = 0  #: Dynamic shared memory
     cooperative: bool = False
 
 
@@ -49,10 +45,8 @@ class CountedShape:
 class CountLimits:
     """How much of a launch is run, in instructions of warps."""
 
-    budget: int | None = None
-    """From here on a launch is sampled; None: never."""
-    most: int = 0
-    """A launch that takes more is given up; 0: none is."""
+    budget: int | None = None  #: From here on a launch is sampled; None: never
+    most: int = 0  #: A launch that takes more is given up; 0: none is
     backwards: bool = False
     """The last blocks, and the last warps of each, begin first: whatever then comes out otherwise goes by their
     order."""
@@ -68,29 +62,19 @@ class LaunchCounts:
     compulsory_write_sectors: int
     dram_correction: tuple[int, int]
     """Bytes read and written that the blocks that were not run would have added to the L2's account."""
-    shortest_block: int
-    """Instructions of warps of the block that has the fewest, of those that were run."""
+    shortest_block: int  #: Instructions of warps of the block that has the fewest, of those that were run
     resident: int
-    least: Mapping[str, float]
-    """Field of COUNTS -> what its sum is not below, as far as one can tell."""
+    least: Mapping[str, float]  #: Field of COUNTS -> what its sum is not below, as far as one can tell
     sampled: float
-    error: float
-    """Relative, as far as sampling makes one, of all but the DRAM bytes."""
-    dram_error: float
-    """The same of the DRAM bytes, as far as they differ from place to place."""
-    seen_read_sectors: int
-    """Distinct ones of the blocks that were run."""
+    error: float  #: Relative, as far as sampling makes one, of all but the DRAM bytes
+    dram_error: float  #: The same of the DRAM bytes, as far as they differ from place to place
+    seen_read_sectors: int  #: Distinct ones of the blocks that were run
     seen_write_sectors: int
-    overlapping: bool
-    """How many sectors the blocks that were not run share with others is not known."""
-    alike: bool
-    """All blocks at once, or as good as: those of one wave end together."""
-    settled: bool
-    """The blocks that were run found the L2 as it would be."""
-    renewed: bool
-    """The L2 holds nothing from before the launch, and what it would hold had all blocks run."""
-    steered: bool = False
-    """What blocks do depends on values in memory."""
+    overlapping: bool  #: How many sectors the blocks that were not run share with others is not known
+    alike: bool  #: All blocks at once, or as good as: those of one wave end together
+    settled: bool  #: The blocks that were run found the L2 as it would be
+    renewed: bool  #: The L2 holds nothing from before the launch, and what it would hold had all blocks run
+    steered: bool = False  #: What blocks do depends on values in memory
     failed: str | None
 
 
@@ -98,8 +82,7 @@ class LaunchCounts:
 class ExecutedLaunch:
     """What came of a launch that was not counted, beside what it wrote."""
 
-    failed: str | None
-    """Why it did not run to its end, and where."""
+    failed: str | None  #: Why it did not run to its end, and where
     printed: bytes
 
 
@@ -210,12 +193,7 @@ class LoadedPtx:
         )
 
     def execute(
-        self,
-        kernel: str,
-        shape: CountedShape,
-        arguments: Sequence[bytes],
-        places: NDArray[np.uint64],
-        gpu: Gpu,
+        self, kernel: str, shape: CountedShape, arguments: Sequence[bytes], places: NDArray[np.uint64], gpu: Gpu
     ) -> ExecutedLaunch:
         """Run all of a launch for what it computes, and count nothing, on all processors. `places`: begins and ends of
         all that it may touch beside the module's own variables, shape (n, 2); an array that was handed over is not
@@ -254,13 +232,7 @@ class LoadedPtx:
         return self._places[1]
 
     def _request(
-        self,
-        kernel: str,
-        shape: CountedShape,
-        parameters: NDArray[np.uint8],
-        gpu: Gpu,
-        registers: int,
-        barriers: int,
+        self, kernel: str, shape: CountedShape, parameters: NDArray[np.uint8], gpu: Gpu, registers: int, barriers: int
     ) -> CountRequest:
         """A launch but for its memory and its counts; what it points to has to live as long as it. CountError."""
         code, cluster = self.code(kernel), self.clusters[kernel]

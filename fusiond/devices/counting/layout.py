@@ -13,8 +13,7 @@ from fusiond.model.ptx.flat import PtxKernel, PtxModule, PtxVariable
 from fusiond.model.ptx.operands import PtxName
 from fusiond.model.ptx.tree import SIZES
 
-ALIGNMENT = 256
-"""Of buffers and of variables in global memory, in bytes: as the driver's allocations are."""
+ALIGNMENT = 256  #: Of buffers and of variables in global memory, in bytes: as the driver's allocations are
 REGISTER_BYTES = {0: 4, 1: 128, 2: 128, 4: 128, 8: 256, 16: 512}
 """A warp's, by the bytes of one lane's: predicates are a mask, no register has less than 32 bits a lane,
 and one of 128 is two of 64."""
@@ -96,10 +95,8 @@ class PtxLayout:
     parameters: Mapping[str, int]
     parameter_bytes: int
     shared: Mapping[str, int]
-    shared_bytes: int
-    """Static; dynamic shared memory begins here."""
-    local: Mapping[str, int]
-    """What calls hand over is among it."""
+    shared_bytes: int  #: Static; dynamic shared memory begins here
+    local: Mapping[str, int]  #: What calls hand over is among it
     local_bytes: int
 
 

@@ -40,10 +40,8 @@ class Gpu:
     multiprocessors: int
     clock_mhz: float
     l2_bytes: int
-    dram_gbs: float
-    """1e9 bytes per second, read and written together."""
-    l2_bytes_per_clock: float
-    """Of the whole GPU."""
+    dram_gbs: float  #: 1e9 bytes per second, read and written together
+    l2_bytes_per_clock: float  #: Of the whole GPU
     lanes: Mapping[str, float]
     """Class of SASS instructions -> lanes; a class that is not here is bound by the issue slots alone."""
     shared_bytes_per_clock: int = 128

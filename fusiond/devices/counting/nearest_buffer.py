@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _OUTSIDE = re.compile(r"at (0x[0-9a-f]+) is outside of every buffer")
-_NEAR_BYTES = 1 << 20
-"""Nearer to a buffer than this, an address was meant for it."""
+_NEAR_BYTES = 1 << 20  #: Nearer to a buffer than this, an address was meant for it
 
 
 def named(text: str, buffers: Mapping[str, NDArray[np.uint8]]) -> str:

@@ -29,8 +29,7 @@ from fusiond.model.errors import DeviceError, FusiondError
 from fusiond.model.program import Program, SourceKind, replace_sources
 from fusiond.model.system import children, faults
 
-_FEW = 1e-3
-"""Of the elements of an output."""
+_FEW = 1e-3  #: Of the elements of an output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +38,7 @@ class Judged:
 
     agrees: bool | None
     detail: str = ""
-    broke: bool = False
-    """It differs in that a launch does not come to its end."""
+    broke: bool = False  #: It differs in that a launch does not come to its end
 
     def __str__(self) -> str:
         return {True: "agrees", False: f"differs: {self.detail}", None: f"not judged: {self.detail}"}[self.agrees]

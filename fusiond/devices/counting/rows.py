@@ -26,10 +26,8 @@ from fusiond.model.ptx.operands import (
 from fusiond.model.ptx.tree import SIZES, PtxError
 
 SPACES = {"global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
-ARGUMENT = 6
-"""The space of what a call hands over."""
-NOTHING = -(2**31)
-"""The place of an operand that is not there."""
+ARGUMENT = 6  #: The space of what a call hands over
+NOTHING = -(2**31)  #: The place of an operand that is not there
 _TRIPLES = ("tid", "ntid", "ctaid", "nctaid")
 _OF_CLUSTERS = ("cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid")
 _SPECIALS = {

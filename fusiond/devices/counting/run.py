@@ -52,10 +52,8 @@ from fusiond.model.ptx.tree import PtxError
 
 log = logging.getLogger(__name__)
 
-BUDGET = 32_000_000
-"""Instructions of warps from which on a launch is sampled: some seconds."""
-MOST = 500_000_000
-"""A launch that cannot be sampled is given up here: some minutes."""
+BUDGET = 32_000_000  #: Instructions of warps from which on a launch is sampled: some seconds
+MOST = 500_000_000  #: A launch that cannot be sampled is given up here: some minutes
 _LARGE_BYTES = 64 << 20
 """Buffers beyond it are left unfilled where nothing goes by what they hold, else their first part is repeated."""
 Array = NDArray[np.generic]
@@ -67,14 +65,11 @@ class CountRow:
 
     program: str
     launch: str
-    kernel: str
-    """As the source names it."""
-    global_read_bytes: int | None = None
-    """What the threads ask for; atomic operations apart."""
+    kernel: str  #: As the source names it
+    global_read_bytes: int | None = None  #: What the threads ask for; atomic operations apart
     global_write_bytes: int | None = None
     atomic_bytes: int | None = None
-    read_sectors: int | None = None
-    """Distinct sectors of 32 bytes of each warp-wide access, summed, before any cache."""
+    read_sectors: int | None = None  #: Distinct sectors of 32 bytes of each warp-wide access, summed, before any cache
     write_sectors: int | None = None
     atomic_sectors: int | None = None
     minimal_bytes: int | None = None
@@ -84,39 +79,29 @@ class CountRow:
     shared_wavefronts: int | None = None
     shared_minimal_wavefronts: int | None = None
     local_bytes: int | None = None
-    registers: int | None = None
-    """Of a thread, as ptxas says; None where it has not said."""
+    registers: int | None = None  #: Of a thread, as ptxas says; None where it has not said
     spill_bytes: int | None = None
     """Registers that ptxas spills to local memory and reads back, were each such instruction executed once by every
     thread; the PTX does not show them. None where ptxas has not said."""
     instructions: int | None = None
     """Of SASS, as ptx_instructions: None where there is no nvdisasm, or a jump goes where a register says."""
-    instruction_classes: Mapping[str, int] | None = None
-    """The same by class, `classes.CLASSES`."""
-    warp_instructions: Mapping[str, int] | None = None
-    """The same summed over warps: what takes an issue slot."""
+    instruction_classes: Mapping[str, int] | None = None  #: The same by class, `classes.CLASSES`
+    warp_instructions: Mapping[str, int] | None = None  #: The same summed over warps: what takes an issue slot
     ptx_instructions: int | None = None
     """Of the lanes that were active, whether or not the instruction's predicate held."""
-    resident: int | None = None
-    """Blocks that ran together."""
-    occupancy: float | None = None
-    """Resident warps against the most that there could be."""
+    resident: int | None = None  #: Blocks that ran together
+    occupancy: float | None = None  #: Resident warps against the most that there could be
     limited_by: str | None = None
     """What keeps more blocks from being resident: see `fusiond.model.gpu.occupancy`. Registers are unknown without
     ptxas."""
-    waves: float | None = None
-    """All blocks against those that are resident together."""
-    bound_us: float | None = None
-    """A lower bound of the time on the GPU (`fusiond.devices.counting.bounds`)."""
-    binding: str | None = None
-    """The part of the GPU that the bound is from."""
-    sampled: float | None = None
-    """The part of the blocks that was run."""
+    waves: float | None = None  #: All blocks against those that are resident together
+    bound_us: float | None = None  #: A lower bound of the time on the GPU (`fusiond.devices.counting.bounds`)
+    binding: str | None = None  #: The part of the GPU that the bound is from
+    sampled: float | None = None  #: The part of the blocks that was run
     error: float | None = None
     """Relative: how far the counts may be off, where this launch or another one before it is sampled; 0.0 where all
     blocks of all were run. None: unknown; the bound then takes the fewest DRAM bytes that are possible."""
-    failed: str | None = None
-    """Why it was not counted."""
+    failed: str | None = None  #: Why it was not counted
     model: str
 
 
@@ -126,10 +111,8 @@ class Counted:
     outputs: Mapping[str, Array]
     """What the compared buffers hold at the end; those that sampled launches wrote, or that depend on them, are not
     among them."""
-    bound_us: float | None
-    """A lower bound of the program's timed span; None where a launch was not counted."""
-    lines: Mapping[str, Mapping[str, NDArray[np.void]]]
-    """Launch -> `file:line` -> counts."""
+    bound_us: float | None  #: A lower bound of the program's timed span; None where a launch was not counted
+    lines: Mapping[str, Mapping[str, NDArray[np.void]]]  #: Launch -> `file:line` -> counts
     broke: str | None = None
     """Why a launch ended that a GPU would not have finished either: a deadlock, an access out of bounds, a trap."""
 
@@ -150,8 +133,7 @@ def count(
     warps than `budget` are sampled, where nothing goes by their results; None: everything is run whole. Of PTX that no
     ptxas here assembles for that GPU, or that is not to be `assembled`, registers and SASS are unknown.
 
-    CountError where a source does not build or is not understood, DeviceError where nvcc or g++ is missing.
-    """
+    CountError where a source does not build or is not understood, DeviceError where nvcc or g++ is missing."""
     line = nvcc.missing_for(each for each in program.sources if each.language is SourceLanguage.CUDA)
     if line is not None:
         raise DeviceError(line)

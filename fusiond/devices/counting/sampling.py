@@ -18,19 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST_WAVES = 12
-"""A launch with fewer is run whole."""
+LEAST_WAVES = 12  #: A launch with fewer is run whole
 _BETWEEN = 3
 """Places between the begin and the end; of one wave behind one, where all would not stay within the budget."""
-_MEASURED = 2
-"""Waves at each place."""
-_WARM = 2
-"""Waves before them, at least."""
+_MEASURED = 2  #: Waves at each place
+_WARM = 2  #: Waves before them, at least
 
-_SLIGHT = 0.02
-"""Relative; of edges that no wave that was run has."""
-_ALIKE = 0.9
-"""The shortest block's instructions against the average of its wave."""
+_SLIGHT = 0.02  #: Relative; of edges that no wave that was run has
+_ALIKE = 0.9  #: The shortest block's instructions against the average of its wave
 
 Floats = NDArray[np.float64]
 
@@ -39,15 +34,11 @@ Floats = NDArray[np.float64]
 class Piece:
     """What some neighbouring blocks did. Arrays of whole numbers, as float64."""
 
-    counts: Floats
-    """(instructions, fields of COUNTS)."""
-    read_sectors: Floats
-    """Of each allocation, those that were touched for the first time."""
+    counts: Floats  #: (instructions, fields of COUNTS)
+    read_sectors: Floats  #: Of each allocation, those that were touched for the first time
     write_sectors: Floats
-    dram: Floats
-    """Read and written, bytes."""
-    issued: int
-    """Instructions of warps."""
+    dram: Floats  #: Read and written, bytes
+    issued: int  #: Instructions of warps
     shortest_block: int
     failed: tuple[int, str] | None
 
@@ -63,23 +54,17 @@ class LaunchEstimate:
     shortest_block: int
     least: Floats
     """(fields of COUNTS): what no count is below, if waves that were not run do no less than the least one that was."""
-    sampled: float
-    """The part of the blocks that was run."""
-    error: float
-    """Relative, of the count that it is largest for; of DRAM apart."""
+    sampled: float  #: The part of the blocks that was run
+    error: float  #: Relative, of the count that it is largest for; of DRAM apart
     dram_error: float
     seen_read_sectors: float
-    seen_write_sectors: float
-    """Distinct sectors of the blocks that were run."""
+    seen_write_sectors: float  #: Distinct sectors of the blocks that were run
     overlapping: bool
     """Blocks that are far from one another touch the same sectors, and nobody knows how many of those that were not run
     do: more were estimated than there are, or the places differ."""
-    alike: bool
-    """The blocks ran all at once, or those of each wave do the same, so that they would end together."""
-    settled: bool
-    """What was run found the L2 as it would be, and left it so."""
-    renewed: bool
-    """The L2 holds what it would hold, whatever was in it before."""
+    alike: bool  #: The blocks ran all at once, or those of each wave do the same, so that they would end together
+    settled: bool  #: What was run found the L2 as it would be, and left it so
+    renewed: bool  #: The L2 holds what it would hold, whatever was in it before
 
 
 def nothing(instructions: int, fields: int) -> LaunchEstimate:
@@ -109,11 +94,9 @@ class Runs:
 
     blocks: int
     resident: int
-    run: Callable[[int, int], Piece]
-    """The blocks from one number up to another."""
+    run: Callable[[int, int], Piece]  #: The blocks from one number up to another
     mark: Callable[[], None]
-    renewed: Callable[[], bool]
-    """Whether the L2 holds nothing from before the mark."""
+    renewed: Callable[[], bool]  #: Whether the L2 holds nothing from before the mark
     allocation_sectors: Floats
     l2_sectors: int
     hold: Callable[[Floats, Floats], None]

@@ -39,22 +39,17 @@ def of_source(source: Source, arch: str, *, cache: BuildCache | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class SassInstruction:
-    opcode: str
-    """With its modifiers: `LDG.E.128`."""
+    opcode: str  #: With its modifiers: `LDG.E.128`
     guarded: bool
-    line: int
-    """Of the PTX; 0: of none, as in what ptxas adds of its own."""
+    line: int  #: Of the PTX; 0: of none, as in what ptxas adds of its own
 
 
 @dataclass(frozen=True, slots=True)
 class BasicBlock:
     instructions: tuple[SassInstruction, ...]
-    successors: tuple[int, ...]
-    """Numbers of blocks; empty where threads end here, or a function returns."""
-    ends: bool
-    """Whether threads may end here, or a function return."""
-    calls: int | None
-    """The first block of the function that its last instruction calls."""
+    successors: tuple[int, ...]  #: Numbers of blocks; empty where threads end here, or a function returns
+    ends: bool  #: Whether threads may end here, or a function return
+    calls: int | None  #: The first block of the function that its last instruction calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +64,8 @@ class SassFunction:
 class Executed:
     """SASS instructions of one launch, by class (`classes.CLASSES`)."""
 
-    threads: Mapping[str, int]
-    """Summed over the active threads, whether or not the instruction's predicate held."""
-    warps: Mapping[str, int]
-    """Summed over warps."""
+    threads: Mapping[str, int]  #: Summed over the active threads, whether or not the instruction's predicate held
+    warps: Mapping[str, int]  #: Summed over warps
 
 
 def executed(function: SassFunction, lines: Mapping[int, frequencies.LineCounts]) -> Executed:

@@ -42,8 +42,7 @@ def tensor_map(
 
     `shape` and `box` (elements in shared memory) go from the outermost dimension, as NumPy's do; `strides` in bytes,
     those of a C array where not given; `swizzle` in bytes: 0, 32, 64 or 128; `nan`: what fills elements outside of the
-    array, else zeros. ValueError where cuTensorMapEncodeTiled would refuse it.
-    """
+    array, else zeros. ValueError where cuTensorMapEncodeTiled would refuse it."""
     size = _SIZES[TYPES.index(dtype)]
     extents, boxes = list(reversed(shape)), list(reversed(box))
     steps = list(reversed(element_strides or [1] * len(shape)))

@@ -283,8 +283,7 @@ def _adversarial(steps: tuple[Step, ...], seed: int) -> list[Step]:
     Of every three seeds the first does each step as late as is legal (what others should have waited for comes behind
     them), the second as early as is legal, copies first (what should have waited comes too early), the third any step
     that is ready. Every second time the first does a copy only when nothing else can be done, and the second each copy
-    as soon as it can be, however long others wait for that.
-    """
+    as soon as it can be, however long others wait for that."""
     generator = random.Random(seed)
     steps, before = _moves(steps, generator)
     place = {step.name: index for index, step in enumerate(steps)}

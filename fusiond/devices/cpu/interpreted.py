@@ -38,8 +38,7 @@ _NAMES = "// fusiond: "
 """Begins the first line of what nvcc compiled; behind it exported names by those that the PTX has, as JSON."""
 _FLAGS = ("-lineinfo", "-fmad=false", "--expt-relaxed-constexpr", "--extended-lambda")
 """To round as the emulation does, and to take what g++ takes."""
-_ARCH = "sm_90"
-"""The architecture that the emulation claims to be."""
+_ARCH = "sm_90"  #: The architecture that the emulation claims to be
 _MOST_THREADS = 1024
 
 Bytes = NDArray[np.uint8]

@@ -20,8 +20,7 @@ _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)GB/s,(\d+(?:\.\d+)?)us(,late)?")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     bytes_per_us: float
-    latency_us: float
-    """Of a message, whatever its length."""
+    latency_us: float  #: Of a message, whatever its length
     late: bool = False
 
     def message_us(self, size_bytes: int) -> float:

@@ -78,8 +78,7 @@ def find_races(
     """One text a race, naming both accesses. The arrays among `arguments` are inputs; what the kernel writes is lost.
 
     Raises `NativeError` when the launch itself fails, MachineFault when it was killed from outside, and
-    `subprocess.TimeoutExpired`.
-    """
+    `subprocess.TimeoutExpired`."""
     with working_folder("race") as folder:
         description = _describe(folder, kernel, entry, launch, arguments, symbols or {})
         done = _run([str(host), str(description)], timeout_s)

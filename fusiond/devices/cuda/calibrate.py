@@ -20,18 +20,14 @@ from fusiond.devices.cuda.spans import Spans
 from fusiond.devices.steadiness import WarmUp, warm_up
 from fusiond.model.outcomes import median
 
-PAUSE_SECS = 1.0
-"""So long the device rests before its clock is watched."""
+PAUSE_SECS = 1.0  #: So long the device rests before its clock is watched
 MOST_RAMP_SECS = 5.0
 SPANS = 101
-MANY = 101
-"""Kernels in one span, or in one graph."""
+MANY = 101  #: Kernels in one span, or in one graph
 COPY_BYTES = 256 << 20
-TIMES = 5
-"""A ceiling is the best of so many."""
+TIMES = 5  #: A ceiling is the best of so many
 CHAINS, UNROLLED = 8, 8
-ROUNDS = 1 << 15
-"""Multiply-adds of each chain: some 10 ms on a large board."""
+ROUNDS = 1 << 15  #: Multiply-adds of each chain: some 10 ms on a large board
 BLOCKS_PER_SM, THREADS = 8, 256
 
 

@@ -20,10 +20,8 @@ from fusiond.model.outcomes import median
 TICKS = 1000
 """Changes of globaltimer that are watched: either end is known to a fraction of one, so the clock to 0.1 %. Some 32 us
 where a step is 32 ns, 1 ms where it is 1 us."""
-LEAST_TICKS = 100
-"""With fewer, the clock would be known to worse than 1 %: nothing is said."""
-LIMIT_CYCLES = 1 << 25
-"""The kernel ends after so many (some 20 ms), though globaltimer stood still."""
+LEAST_TICKS = 100  #: With fewer, the clock would be known to worse than 1 %: nothing is said
+LIMIT_CYCLES = 1 << 25  #: The kernel ends after so many (some 20 ms), though globaltimer stood still
 
 PTX = """\
 .version 6.4
@@ -94,10 +92,8 @@ DONE:
 class Clocked:
     """What the canary saw."""
 
-    mhz: float
-    """The median over the multiprocessors."""
-    step_ns: int
-    """The least step of globaltimer that any of them saw."""
+    mhz: float  #: The median over the multiprocessors
+    step_ns: int  #: The least step of globaltimer that any of them saw
 
 
 class Canary:

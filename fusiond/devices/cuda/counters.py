@@ -44,8 +44,7 @@ METRICS = (ISSUE, OCCUPANCY, CYCLES, WARPS, SELECTED, *MEMORY)
 SECS = 600.0
 FIELDS = ("issue_slot_pct", "memory_stall_pct", "occupancy_pct", "cycles")
 
-Rows = Mapping[str, Mapping[str, float]]
-"""Kernel -> metric -> value."""
+Rows = Mapping[str, Mapping[str, float]]  #: Kernel -> metric -> value
 
 
 def missing() -> str | None:

@@ -74,8 +74,7 @@ class _CopyAttributes(ctypes.Structure):
 
 
 _IN_STREAM_ORDER = 1
-THE_HOST = -1
-"""CU_DEVICE_CPU: where managed memory is prefetched to that is wanted on the host."""
+THE_HOST = -1  #: CU_DEVICE_CPU: where managed memory is prefetched to that is wanted on the host
 _CAPTURE_THREAD_LOCAL = 1
 
 # Handles are pointers, and device pointers are 64 bits: both as c_ulonglong would work, but None means a null handle.

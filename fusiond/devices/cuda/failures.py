@@ -39,8 +39,7 @@ def outcome_of(text: str) -> Outcome:
 def named(what: str) -> Iterator[None]:
     """Turn driver errors into ExecutionErrors that begin with `what` was being done.
 
-    PyCUDA's exceptions are known by their module, so that this file needs no PyCUDA.
-    """
+    PyCUDA's exceptions are known by their module, so that this file needs no PyCUDA."""
     try:
         yield
     except ExecutionError:

@@ -15,12 +15,9 @@ from typing import Any
 
 import numpy as np
 
-LEAST_LIMIT_US = 20_000
-"""What a busy machine may take a process off its core for."""
-LIMIT_US_A_COMMAND = 100
-"""Ten times what Python takes to enqueue one."""
-MOST_LIMIT_US = 1_000_000
-"""A board that also draws a screen ends kernels after two seconds."""
+LEAST_LIMIT_US = 20_000  #: What a busy machine may take a process off its core for
+LIMIT_US_A_COMMAND = 100  #: Ten times what Python takes to enqueue one
+MOST_LIMIT_US = 1_000_000  #: A board that also draws a screen ends kernels after two seconds
 
 PTX = """\
 .version 6.4

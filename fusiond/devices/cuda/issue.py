@@ -35,8 +35,7 @@ from fusiond.model.program import (
     host_steps,
 )
 
-_FREED_BYTE = 0xA5
-"""What an arena holds in a checked run before it is allocated and after it is freed."""
+_FREED_BYTE = 0xA5  #: What an arena holds in a checked run before it is allocated and after it is freed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +43,9 @@ class BareLaunch:
     """A launch for whoever enqueues it himself."""
 
     step: Launch
-    function: int
-    """The kernel's handle."""
+    function: int  #: The kernel's handle
     entry: EntryName
-    packed: bytes
-    """The arguments, laid out as `entry` says."""
+    packed: bytes  #: The arguments, laid out as `entry` says
 
 
 class Streams:

@@ -31,11 +31,9 @@ KINDS = {"constant": 0, "zeros": 0, "iota": 1, "integers": 2, "uniform": 4, "nor
 _TYPES = {"bool": 0, "float16": 5, "bfloat16": 6, "float32": 7, "float64": 8, "float8_e4m3fn": 9, "float8_e5m2": 10}
 _WHOLE = {1: 1, 2: 2, 4: 3, 8: 4}
 ENTRIES = ("fusiond_draw", "fusiond_compare", "fusiond_guards")
-_FOUND_BYTES = 24
-"""What the kernels find: a count, a place, an error."""
+_FOUND_BYTES = 24  #: What the kernels find: a count, a place, an error
 _THREADS = 256
-_BLOCKS_EACH = 8
-"""Blocks on a multiprocessor: all the threads that it holds."""
+_BLOCKS_EACH = 8  #: Blocks on a multiprocessor: all the threads that it holds
 
 
 def type_number(dtype: str) -> int:

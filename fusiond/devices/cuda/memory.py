@@ -20,14 +20,12 @@ from fusiond.model.outcomes import Outcome
 from fusiond.model.program import Memory, Program, Role, home_bytes, homes
 
 GUARD_BYTES = 4096
-GUARD_BYTE = 0xDB
-"""Not 0, not all ones, not what poison consists of: what a stray kernel is unlikely to write."""
+GUARD_BYTE = 0xDB  #: Not 0, not all ones, not what poison consists of: what a stray kernel is unlikely to write
 _PAGE = 4096
 LEFT_TO_OTHERS = 1 / 16
 """Of the device's memory: a Program never takes the last of it, which a neighbour may be about to need."""
 
-_ON_DEVICE = (Memory.DEVICE, Memory.MANAGED)
-"""What takes room there: managed memory does when it is used there."""
+_ON_DEVICE = (Memory.DEVICE, Memory.MANAGED)  #: What takes room there: managed memory does when it is used there
 
 Raw = NDArray[np.uint8]
 
@@ -130,8 +128,7 @@ class PooledBlock(DeviceAllocation):
 class ProgramMemory:
     """All buffers of one Program: `blocks` by arena, or by buffer where it has none of its own.
 
-    `symbols` holds (address, size in bytes) of the buffers that are a module's variables.
-    """
+    `symbols` holds (address, size in bytes) of the buffers that are a module's variables."""
 
     def __init__(self, cuda: Any, program: Program, symbols: dict[str, tuple[int, int]]) -> None:
         self._cuda = cuda

@@ -83,8 +83,7 @@ class Sensors:
     def _others(self) -> int:
         """Processes with a compute context, without this one, its parent and their children.
 
-        In a container NVML may see none, or know them by numbers of the host's: then one of the unknown ones is us.
-        """
+        In a container NVML may see none, or know them by numbers of the host's: then one of the unknown ones is us."""
         ours = {os.getpid(), os.getppid()}
         pids = [int(each.pid) for each in self._ask("nvmlDeviceGetComputeRunningProcesses") or []]
         others = [pid for pid in pids if pid not in ours and _parent(pid) not in ours]

@@ -25,8 +25,7 @@ from fusiond.model.system import children, faults
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 ENVIRONMENT = "FUSIOND_COMPUTE_SANITIZER"
-_FOUND = 86
-"""The exit status that it is asked for when it finds something."""
+_FOUND = 86  #: The exit status that it is asked for when it finds something
 _ERROR = re.compile(
     r"^=+ (?:Error: |Warning: )?((?:Invalid|Error|Race|Potential|Barrier|Misaligned|Program hit)[^\n]*)", re.M
 )

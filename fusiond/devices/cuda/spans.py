@@ -36,19 +36,15 @@ EventPair: TypeAlias = tuple[Any, Any]
 class Parts:
     """What a span is made of; each enqueues on the streams of its Program."""
 
-    commands: int
-    """That `body` enqueues."""
-    before: Callable[[], None]
-    """What stands in front of the counted part; None of it is behind the gate."""
+    commands: int  #: That `body` enqueues
+    before: Callable[[], None]  #: What stands in front of the counted part; None of it is behind the gate
     body: Callable[[list[EventPair]], None]
     """The counted part, with fork and join; takes events round what is not counted of it."""
     after: Callable[[], None]
-    restore: Callable[[], None]
-    """Brings a run's buffers back, and has done so when it returns."""
+    restore: Callable[[], None]  #: Brings a run's buffers back, and has done so when it returns
     restore_on: Callable[[Any], None] | None
     """The same on a stream. None where the host has to do it, or something stands before or after the body."""
-    restored: int
-    """Commands that `restore_on` enqueues; with none, runs can be back to back."""
+    restored: int  #: Commands that `restore_on` enqueues; with none, runs can be back to back
     wait: Callable[[], None]
 
 

@@ -34,8 +34,7 @@ class Code(str):
 
 _NONE: frozenset[str] = frozenset()
 
-Piece = str | int
-"""Code, or plain text that reads nothing."""
+Piece = str | int  #: Code, or plain text that reads nothing
 
 
 def name(text: str) -> Code:
@@ -43,8 +42,7 @@ def name(text: str) -> Code:
     return Code(text, (text,))
 
 
-_MARK = "\x1a"
-"""No text of C++ holds it."""
+_MARK = "\x1a"  #: No text of C++ holds it
 
 
 def hole(key: str) -> Code:

@@ -19,8 +19,7 @@ from fusiond.model.codegen.code import Code, cpp, joined
 from fusiond.model.codegen.code import name as named
 
 INDENT = "    "
-WIDTH = 116
-"""Columns of a generated line, where it can be broken."""
+WIDTH = 116  #: Columns of a generated line, where it can be broken
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,7 @@ class EntryTable:
     """What a binary holds, by the names of its source."""
 
     entries: Mapping[str, EntryName]
-    symbols: Mapping[str, str]
-    """Variable -> mangled name."""
+    symbols: Mapping[str, str]  #: Variable -> mangled name
 
 
 def table_bytes(table: EntryTable) -> bytes:

@@ -15,13 +15,10 @@ from fusiond.model.nouns import DeviceLimits
 
 STATIC_SHARED_BYTES = 48 * 1024
 """What the static `__shared__` arrays of a kernel may have together, and what a launch gets without asking for more."""
-MOST_SHARED_BYTES = 227 * 1024
-"""Of a block, on the architectures that have most (9.0 and 10.x)."""
-MOST_THREADS = 1024
-"""Of a block."""
+MOST_SHARED_BYTES = 227 * 1024  #: Of a block, on the architectures that have most (9.0 and 10.x)
+MOST_THREADS = 1024  #: Of a block
 MOST_GRID_Y = 65535
-BARRIER_IDS = 16
-"""Named barriers of a block; `__syncthreads()` is number 0."""
+BARRIER_IDS = 16  #: Named barriers of a block; `__syncthreads()` is number 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +27,10 @@ class _Row:
 
     threads: int
     blocks: int
-    shared_kb: int
-    """Per multiprocessor; a block gets 1 KB less, but all of it on 7.5."""
+    shared_kb: int  #: Per multiprocessor; a block gets 1 KB less, but all of it on 7.5
     board: str
     multiprocessors: int
-    barriers: int = 0
-    """Named barriers per multiprocessor, as cuda_occupancy.h has them: from 9.0 on."""
+    barriers: int = 0  #: Named barriers per multiprocessor, as cuda_occupancy.h has them: from 9.0 on
 
 
 _TABLE: Mapping[str, _Row] = {
@@ -55,16 +50,14 @@ _TABLE: Mapping[str, _Row] = {
     "sm_121": _Row(threads=1536, blocks=24, shared_kb=100, board="DGX Spark", multiprocessors=48, barriers=24),
 }
 
-ARCHS: tuple[str, ...] = tuple(_TABLE)
-"""The architectures that fusiond has limits for, oldest first."""
+ARCHS: tuple[str, ...] = tuple(_TABLE)  #: The architectures that fusiond has limits for, oldest first
 
 
 def limits(arch: str, *, multiprocessors: int | None = None) -> DeviceLimits:
     """The limits of an architecture such as `sm_90` (`sm_90a` and `sm_90f` are the same silicon).
 
     `multiprocessors` is a board's, not an architecture's: without it, a representative board's is used.
-    Raises RequestError for an architecture that is not in the table.
-    """
+    Raises RequestError for an architecture that is not in the table."""
     row = _TABLE.get(re.sub(r"[af]$", "", arch))
     if row is None:
         raise RequestError(f"unknown architecture {arch[:40]!r}; known: {', '.join(ARCHS)}")

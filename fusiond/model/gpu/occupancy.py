@@ -26,8 +26,7 @@ class Occupancy:
 
     blocks_per_sm: int
     warps_per_sm: int
-    ratio: float
-    """Resident warps / the most that there could be: 0 to 1."""
+    ratio: float  #: Resident warps / the most that there could be: 0 to 1
     limited_by: str
     """`registers`, `shared`, `threads`, `blocks` or `barriers`; the first in this order when several bind alike."""
 
@@ -36,8 +35,7 @@ def occupancy(limits: DeviceLimits, registers: int, shared_bytes: int, threads: 
     """Occupancy of a kernel: `registers` per thread; `shared_bytes` (static + dynamic), `threads`, `barriers` per
     block.
 
-    A launch that is refused (see `launch_problem`) has zero blocks, limited by what refuses it.
-    """
+    A launch that is refused (see `launch_problem`) has zero blocks, limited by what refuses it."""
     if threads < 1:
         raise ValueError(f"a block of {threads} threads")
     fitting = {
@@ -70,8 +68,7 @@ def carveout_pct(limits: DeviceLimits, registers: int, shared_bytes: int, thread
 def launch_problem(limits: DeviceLimits, registers: int, shared_bytes: int, threads: int) -> str | None:
     """Why the driver would refuse this launch, in one line; None when it would not.
 
-    `shared_bytes` is static + dynamic.
-    """
+    `shared_bytes` is static + dynamic."""
     if threads > limits.threads_per_block:
         return f"{threads} threads per block, at most {limits.threads_per_block} are allowed"
     if shared_bytes > limits.shared_bytes_per_block:

@@ -33,8 +33,7 @@ def parse_report(log: str) -> Mapping[str, CompileFacts]:
 
     A device function that is called and not inlined has a frame of its own, and the log does not say by whom it is
     called. Its spills are added to every entry that reports a cumulative stack (that is, makes calls): an upper
-    bound.
-    """
+    bound."""
     found: dict[str, CompileFacts] = {}
     calling: set[str] = set()
     called_stores = called_loads = 0

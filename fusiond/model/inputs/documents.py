@@ -19,8 +19,7 @@ from fusiond.model.errors import RequestError, UnknownName
 
 _POWER_OF_TEN = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 """`1e-5`: a number of YAML 1.2's core schema (section 10.3.2), and a text of PyYAML's 1.1."""
-UNKNOWN = "?"
-"""What `fusiond init` writes for what it cannot know."""
+UNKNOWN = "?"  #: What `fusiond init` writes for what it cannot know
 MAX_BYTES = 1_000_000
 MAX_NODES = 50_000
 _MAX_DEPTH = 40
@@ -34,10 +33,8 @@ class Node:
     path: str
     key: str
     line: int
-    value: Any
-    """None, bool, int, float, str, a tuple of Nodes or a dict of Nodes."""
-    first: int | None = None
-    """The line on which the text of a literal block (`|`) begins."""
+    value: Any  #: None, bool, int, float, str, a tuple of Nodes or a dict of Nodes
+    first: int | None = None  #: The line on which the text of a literal block (`|`) begins
 
     @property
     def where(self) -> str:

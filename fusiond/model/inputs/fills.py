@@ -34,8 +34,7 @@ _OTHER_BYTES = (0xA5, 0x5A)
 DRAWN = ("uniform", "normal", "integers")
 _CHUNK_WORDS = 1 << 13
 """Words (64 bits) that are drawn and converted together: they stay in the cache. A multiple of a Philox block's 4."""
-QUANTILE_BITS = 24
-"""Quantiles of the normal distribution are whole multiples of 2**-24."""
+QUANTILE_BITS = 24  #: Quantiles of the normal distribution are whole multiples of 2**-24
 _SEGMENT_BITS = 6
 """Each octave of the tail's probability has 64 segments, in which the quantile is interpolated linearly."""
 
@@ -47,8 +46,7 @@ class Recipe:
     Element i has its own word: 64 bits of the Philox stream where `wide`, else 32 (of each 64-bit word the lower half
     comes first). Of a word w, `integers` makes `first + (w * span >> word bits)`, modulo 2**64 (a span of 0 stands for
     2**64); `uniform` makes `low + scale * w` (wide: of w's upper 53 bits), at most `top`; `normal` makes
-    `low + scale * z`, with z the quantile of w in units of 2**-24.
-    """
+    `low + scale * z`, with z the quantile of w in units of 2**-24."""
 
     kind: str
     key: tuple[int, int]
@@ -64,8 +62,7 @@ def fill(buffer: Buffer, seed: int) -> Array:
     """The contents of a buffer at the start of a run: shape (elements,), dtype as declared.
 
     Equal for equal (name, fill, dtype, elements, seed), so that a reference and a candidate see the same data. Raises
-    RequestError when a file does not fit the buffer.
-    """
+    RequestError when a file does not fit the buffer."""
     dtype = numpy_dtype(buffer.dtype)
     spec = buffer.fill
     if spec.kind == "zeros":
@@ -108,8 +105,7 @@ def quantiles() -> NDArray[np.int32]:
 
     A word's lower 31 bits are p: |z| is exceeded with probability p / 2**31. Segment `64 * shift + (p >> shift)` holds
     the p with 7 significant bits before the last `shift`; below 128 every p is a segment. The first knot stands where
-    the middle of its segment is right: at p = 0 itself, z is infinite.
-    """
+    the middle of its segment is right: at p = 0 itself, z is infinite."""
     normal = statistics.NormalDist()
     segments = 1 << _SEGMENT_BITS
     most = 31 - 1 - _SEGMENT_BITS

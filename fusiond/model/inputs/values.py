@@ -39,8 +39,7 @@ def job_key(job: Job, key: str, default: object = None) -> Node:
 def job_sizes(job: Job, known: Collection[str], most: int = LARGEST_SIZE) -> dict[str, int]:
     """What a job says under `sizes:`, checked. Sweeps and awkward sizes come that way, too.
 
-    UnknownName for a name that is not known, RequestError for what is no whole number from 1 to `most`.
-    """
+    UnknownName for a name that is not known, RequestError for what is no whole number from 1 to `most`."""
     for name, value in job.sizes.items():
         where = job.where(f"sizes.{name}")
         if name not in known:
@@ -88,9 +87,7 @@ def fill(node: Node, dtype: str, file: FindFile | None = None) -> Fill:
 
 def element(node: Node, dtype: str) -> int | float:
     """A number that an element of this type can hold."""
-    if is_float(dtype):
-        return node.number(least=-_MOST_FLOAT, most=_MOST_FLOAT)
-    return _whole(node, dtype)
+    return node.number(least=-_MOST_FLOAT, most=_MOST_FLOAT) if is_float(dtype) else _whole(node, dtype)
 
 
 def _whole(node: Node, dtype: str) -> int:

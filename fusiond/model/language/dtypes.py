@@ -15,17 +15,13 @@ BFLOAT16 = "bfloat16"
 class ElementType:
     """One type of elements."""
 
-    name: str
-    """NumPy's name, where it has the type, else that of ml_dtypes."""
-    cuda: str
-    """In CUDA C++."""
+    name: str  #: NumPy's name, where it has the type, else that of ml_dtypes
+    cuda: str  #: In CUDA C++
     bytes: int
-    packed: str | None
-    """The letter that the standard library's `struct` has for it."""
+    packed: str | None  #: The letter that the standard library's `struct` has for it
     tolerance: tuple[float, float] | None = None
     """(rtol, atol) of a few units in the last place of a short sum; None: results must be equal."""
-    header: str | None = None
-    """The CUDA header that declares it."""
+    header: str | None = None  #: The CUDA header that declares it
 
     @property
     def floating(self) -> bool:

@@ -59,8 +59,7 @@ class Expression:
 
     text: str
     root: Node
-    names: frozenset[str]
-    """Every name that the expression mentions."""
+    names: frozenset[str]  #: Every name that the expression mentions
 
     def value(self, names: Mapping[str, Scalar]) -> Scalar:
         """Evaluate; ExpressionError for a name without a value, a division by zero, a wrong type, an overflow."""

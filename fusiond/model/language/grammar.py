@@ -32,10 +32,8 @@ _LITERALS = {
 }
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
 _BEHIND_NUMBER = re.compile(r"[A-Za-z0-9_.]")
-_DEEPEST = 50
-"""Parentheses and prefixes inside each other: what bounds the recursion of the parser."""
-_LONGEST_INTEGER = 1000
-"""Python reads no integer of many thousand digits."""
+_DEEPEST = 50  #: Parentheses and prefixes inside each other: what bounds the recursion of the parser
+_LONGEST_INTEGER = 1000  #: Python reads no integer of many thousand digits
 
 
 class GrammarError(ValueError):
@@ -58,8 +56,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    name: str
-    """With its dots: `block.x`."""
+    name: str  #: With its dots: `block.x`
     column: int = field(default=1, compare=False)
 
 
@@ -67,8 +64,7 @@ class Name:
 class Call:
     operator: str
     operands: tuple[Node, ...]
-    column: int = field(default=1, compare=False)
-    """Of the operator."""
+    column: int = field(default=1, compare=False)  #: Of the operator
     depth: int = field(default=0, compare=False)
 
 
@@ -78,21 +74,15 @@ class Grammar:
 
     binary: Mapping[str, int]
     prefix: Mapping[str, int]
-    functions: Mapping[str, int | None]
-    """Name -> how many operands it takes; None: one or more."""
+    functions: Mapping[str, int | None]  #: Name -> how many operands it takes; None: one or more
     literals: Collection[str] = ("integer",)
     chained: frozenset[str] = frozenset()
-    conversions: frozenset[str] = frozenset()
-    """Types T of which `(T) x` converts x."""
-    conditional: bool = False
-    """Whether there is `a ? b : c`."""
-    subscripts: bool = False
-    """Whether there is `name[a, b]`."""
-    longest: int = 1000
-    """In characters."""
+    conversions: frozenset[str] = frozenset()  #: Types T of which `(T) x` converts x
+    conditional: bool = False  #: Whether there is `a ? b : c`
+    subscripts: bool = False  #: Whether there is `name[a, b]`
+    longest: int = 1000  #: In characters
     most_tokens: int = 250
-    deepest: int = 600
-    """Operations inside each other."""
+    deepest: int = 600  #: Operations inside each other
 
     @functools.cached_property
     def words(self) -> frozenset[str]:

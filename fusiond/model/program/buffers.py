@@ -13,8 +13,7 @@ from fusiond.model.language.dtypes import DTYPES
 class Role(enum.StrEnum):
     INPUT = "input"
     OUTPUT = "output"
-    INOUT = "inout"
-    """Read and written (or accumulated into): compared like an output, restored before every sample."""
+    INOUT = "inout"  #: Read and written (or accumulated into): compared like an output, restored before every sample
     SCRATCH = "scratch"
 
     @property
@@ -26,15 +25,12 @@ class Memory(enum.StrEnum):
     DEVICE = "device"
     PAGEABLE = "pageable"
     PINNED = "pinned"
-    MANAGED = "managed"
-    """One address for host and device; the driver moves its pages to the side that uses them."""
+    MANAGED = "managed"  #: One address for host and device; the driver moves its pages to the side that uses them
 
 
 class SourceKind(enum.StrEnum):
-    DEVICE = "device"
-    """CUDA C++, built by nvcc for a GPU or by g++ for the cpu device."""
-    HOST = "host"
-    """C++ with `extern "C"` entry points, called on the host."""
+    DEVICE = "device"  #: CUDA C++, built by nvcc for a GPU or by g++ for the cpu device
+    HOST = "host"  #: C++ with `extern "C"` entry points, called on the host
 
 
 class SourceLanguage(enum.StrEnum):
@@ -95,8 +91,7 @@ class Buffer:
     elements: int
     role: Role
     fill: Fill = field(default_factory=Fill)
-    reset: str = "each_run"
-    """`each_run` or `never` (what it holds does not matter from run to run)."""
+    reset: str = "each_run"  #: `each_run` or `never` (what it holds does not matter from run to run)
     memory: Memory = Memory.DEVICE
     arena: str | None = None
     offset_bytes: int = 0
@@ -122,8 +117,7 @@ class Source:
 
     An entry is written as in the source, template arguments and namespaces included: `maxpool<float, 5>`. The register
     cap belongs to the source (None: the compiler's choice); defines are (name, value) pairs, include_dirs absolute
-    folders.
-    """
+    folders."""
 
     name: str
     kind: SourceKind = SourceKind.DEVICE
@@ -133,8 +127,7 @@ class Source:
     flags: tuple[str, ...] = ()
     defines: tuple[tuple[str, str], ...] = ()
     include_dirs: tuple[str, ...] = ()
-    symbols: tuple[str, ...] = ()
-    """The `__constant__` and `__device__` variables that buffers may be."""
+    symbols: tuple[str, ...] = ()  #: The `__constant__` and `__device__` variables that buffers may be
     language: SourceLanguage = field(default=SourceLanguage.CUDA, metadata=SILENT_DEFAULT)
 
     @property

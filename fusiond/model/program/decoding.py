@@ -12,8 +12,7 @@ from fusiond.model.program.encoding import PLAN_VERSION
 from fusiond.model.program.program import Program, Seam
 from fusiond.model.program.steps import ARGUMENTS, STEPS, Argument, Step
 
-_READ = (1, PLAN_VERSION)
-"""Versions that can be read: 1 knew no sizes and no seams."""
+_READ = (1, PLAN_VERSION)  #: Versions that can be read: 1 knew no sizes and no seams
 
 
 def decode(plan: Mapping[str, Any]) -> Program:

@@ -24,14 +24,12 @@ class Seam:
 
     It is done before the step `before` (None: after the last), or in the place of the launch `stand_in`, a plain kernel
     that does the same, slowly, where a Program is checked and timed. Without a stand-in nobody does it there, and the
-    buffers that it would write are filled inputs.
-    """
+    buffers that it would write are filled inputs."""
 
     name: str
     operation: str
     """What is computed, with shapes, for people: `dot f32[8,4] = f32[8,16] x f32[16,4], contracting {1} with {0}`."""
-    reads: tuple[str, ...]
-    """Buffers, in the order of the operation's operands."""
+    reads: tuple[str, ...]  #: Buffers, in the order of the operation's operands
     writes: tuple[str, ...]
     before: str | None = None
     stand_in: str | None = None
@@ -43,15 +41,12 @@ class SizeError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    name: str
-    """For people; not part of the key."""
+    name: str  #: For people; not part of the key
     buffers: tuple[Buffer, ...]
     sources: tuple[Source, ...]
     steps: tuple[Step, ...]
-    issue: str = "streams"
-    """`streams`, or `graph` (captured once into a CUDA graph, and launched as one)."""
-    sizes: tuple[tuple[str, int], ...] = ()
-    """The workload's sizes that its numbers stand for, by name."""
+    issue: str = "streams"  #: `streams`, or `graph` (captured once into a CUDA graph, and launched as one)
+    sizes: tuple[tuple[str, int], ...] = ()  #: The workload's sizes that its numbers stand for, by name
     fixed: tuple[str, ...] = ()
     """Those of them on which a text depends, or something else that no Extent says: they cannot be changed."""
     seams: tuple[Seam, ...] = ()
@@ -241,8 +236,7 @@ def _said(sizes: Mapping[str, int]) -> str:
 def _moved(value: Any, sizes: Mapping[str, int]) -> Any:
     """A nest of dataclasses and tuples with each Extent evaluated anew."""
     return replaced(
-        value,
-        lambda each: Extent(expressions.parse_formula(each.text).integer(sizes), each.terms, each.constant),
+        value, lambda each: Extent(expressions.parse_formula(each.text).integer(sizes), each.terms, each.constant)
     )
 
 

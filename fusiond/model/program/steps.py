@@ -36,8 +36,7 @@ class Pointer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar:
     dtype: str
-    value: int | float
-    """What follows from the sizes is a whole number, of a float too."""
+    value: int | float  #: What follows from the sizes is a whole number, of a float too
     pitch_of: str | None = None
     """A buffer of rows whose pitch this is: elements from the beginning of a row to that of the next. `value` is how
     many a row has; a caller's rows may lie further apart (OpenCV's, a part of a larger image)."""
@@ -203,8 +202,7 @@ class Launch(_Call):
 
     grid: Dim3
     block: Dim3
-    shared_bytes: int = 0
-    """Dynamic shared memory."""
+    shared_bytes: int = 0  #: Dynamic shared memory
     cooperative: bool = False
     """All blocks are resident at once, so the kernel may wait for the whole grid (`cooperative_groups::this_grid()`). A
     grid that does not fit is refused at launch."""
@@ -370,8 +368,7 @@ class Alloc(_Step):
     """Allocate an arena, or the buffer of that name, now and not before the run."""
 
     arena: str
-    pooled: bool = False
-    """From the driver's stream-ordered pool (cudaMallocAsync): device memory only."""
+    pooled: bool = False  #: From the driver's stream-ordered pool (cudaMallocAsync): device memory only
 
     @property
     def allocates(self) -> str | None:

@@ -24,12 +24,9 @@ thread."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    span_us: float
-    """From the first begin to the last end."""
-    busy_us: Mapping[str, float]
-    """Engine -> what its steps take together."""
-    steps: Mapping[str, tuple[float, float]]
-    """Counted step -> its begin and end, in microseconds."""
+    span_us: float  #: From the first begin to the last end
+    busy_us: Mapping[str, float]  #: Engine -> what its steps take together
+    steps: Mapping[str, tuple[float, float]]  #: Counted step -> its begin and end, in microseconds
 
 
 def on_link(engine: str) -> bool:

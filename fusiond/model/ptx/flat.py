@@ -34,12 +34,10 @@ from fusiond.model.ptx.tree import (
 
 @dataclass(frozen=True, slots=True)
 class PtxInstruction:
-    opcode: str
-    """With its modifiers: `ld.global.nc.v4.f32`."""
+    opcode: str  #: With its modifiers: `ld.global.nc.v4.f32`
     operands: tuple[Operand, ...]
     guard: PtxName | Negated | None
-    line: int
-    """In the PTX."""
+    line: int  #: In the PTX
     file: int
     source_line: int
     """The source file's number and line, as `.loc` has them; 0 where it was compiled without -lineinfo."""
@@ -48,14 +46,11 @@ class PtxInstruction:
 @dataclass(frozen=True, slots=True)
 class PtxVariable:
     name: str
-    space: str
-    """`global`, `shared`, `const`, `local` or `param`."""
+    space: str  #: `global`, `shared`, `const`, `local` or `param`
     type: str
-    elements: int | None
-    """None: an array of no length (dynamic shared memory)."""
+    elements: int | None  #: None: an array of no length (dynamic shared memory)
     alignment: int
-    values: tuple[int | PtxName, ...] = ()
-    """Its first elements' bits, or addresses; the others are 0."""
+    values: tuple[int | PtxName, ...] = ()  #: Its first elements' bits, or addresses; the others are 0
 
     @property
     def size_bytes(self) -> int:
@@ -66,15 +61,11 @@ class PtxVariable:
 class PtxKernel:
     name: str
     parameters: tuple[PtxVariable, ...]
-    registers: Mapping[str, str]
-    """Register -> type; `%r<5>` is written out."""
-    variables: tuple[PtxVariable, ...]
-    """Of the kernel's own: shared and local ones, and the parameters of its calls."""
+    registers: Mapping[str, str]  #: Register -> type; `%r<5>` is written out
+    variables: tuple[PtxVariable, ...]  #: Of the kernel's own: shared and local ones, and the parameters of its calls
     instructions: tuple[PtxInstruction, ...]
-    labels: Mapping[str, int]
-    """Label -> the number of the instruction that it stands before."""
-    returns: tuple[PtxVariable, ...] = ()
-    """Of a function."""
+    labels: Mapping[str, int]  #: Label -> the number of the instruction that it stands before
+    returns: tuple[PtxVariable, ...] = ()  #: Of a function
     branch_targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The label of a table -> the labels in it, for `brx.idx`."""
 
@@ -84,8 +75,7 @@ class PtxModule:
     files: Mapping[int, str]
     variables: tuple[PtxVariable, ...]
     kernels: Mapping[str, PtxKernel]
-    functions: Mapping[str, PtxKernel] = field(default_factory=dict)
-    """Those with a body, that are called."""
+    functions: Mapping[str, PtxKernel] = field(default_factory=dict)  #: Those with a body, that are called
 
 
 def parse(text: str) -> PtxModule:

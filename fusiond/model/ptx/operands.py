@@ -48,8 +48,7 @@ class PtxTensorAddress:
 
     base: PtxName
     coordinates: PtxVector
-    more: tuple[Operand, ...] = ()
-    """Offsets of im2col, masks."""
+    more: tuple[Operand, ...] = ()  #: Offsets of im2col, masks
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,7 @@ def mapped(
 
     `names` are replaced wherever they stand; `changes` are by the first word of an opcode (`bar`), `touched` by a name
     among the operands. A change gets the instruction with its old names, and gives what stands instead. `.loc 1 5 3`
-    goes: the files that it counts on are those of another text.
-    """
+    goes: the files that it counts on are those of another text."""
     known = {*names, *touched}
     plain = is_plain if not any(map(is_plain, known)) else lambda text: not text
 
@@ -82,8 +81,7 @@ def with_register_cap(text: str, cap: int) -> str:
     """PTX in which every entry may use at most `cap` registers; a lower limit of the source's own stays. The text is
     changed and not printed from its tree: ptxas and nvdisasm speak of its lines.
 
-    before  .entry k(...) .maxntid 256, 1, 1 {        after  .entry k(...) .maxntid 256, 1, 1 .maxnreg 40 {
-    """
+    before  .entry k(...) .maxntid 256, 1, 1 {        after  .entry k(...) .maxntid 256, 1, 1 .maxnreg 40 {"""
 
     def capped(match: re.Match[str]) -> str:
         own = _CAP.search(match[1])

@@ -29,12 +29,9 @@ class PtxError(Exception):
 @dataclass(frozen=True, slots=True)
 class Instruction:
     line: int
-    guard: str
-    """`%p1`, `!%p1`, or empty."""
-    opcode: str
-    """With its modifiers: `ld.global.nc.v4.f32`."""
-    text: str
-    """The operands as they are written."""
+    guard: str  #: `%p1`, `!%p1`, or empty
+    opcode: str  #: With its modifiers: `ld.global.nc.v4.f32`
+    text: str  #: The operands as they are written
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -73,8 +70,7 @@ class PtxRegisters:
 
     line: int
     type: str
-    names: tuple[tuple[str, int | None], ...]
-    """`%r`, 5 for `%r<5>`, which stands for %r0 to %r4; `%x`, None."""
+    names: tuple[tuple[str, int | None], ...]  #: `%r`, 5 for `%r<5>`, which stands for %r0 to %r4; `%x`, None
 
     def each(self) -> Iterator[str]:
         for name, count in self.names:
@@ -87,18 +83,14 @@ class PtxRegisters:
 @dataclass(frozen=True, slots=True)
 class Variable:
     line: int
-    linkage: tuple[str, ...]
-    """`.visible`, `.extern`, `.weak`, ..."""
-    space: str
-    """`global`, `shared`, `const`, `local`, `param`, or `reg` for a parameter of a function."""
+    linkage: tuple[str, ...]  #: `.visible`, `.extern`, `.weak`, ..
+    space: str  #: `global`, `shared`, `const`, `local`, `param`, or `reg` for a parameter of a function
     attributes: tuple[str, ...]
     """What stands before the type: `.align`, `8`, `.v4`; behind it: `.ptr`, `.global`, `.align`, `4`."""
     type: str
     name: str
-    extents: tuple[str, ...]
-    """`4`, `` of `[4][]`."""
-    initial: tuple[str, ...]
-    """Words behind `=`."""
+    extents: tuple[str, ...]  #: `4`, `` of `[4][]`
+    initial: tuple[str, ...]  #: Words behind `=`
 
     @property
     def elements(self) -> int | None:
@@ -144,15 +136,12 @@ Statement: TypeAlias = Instruction | Label | Directive | PtxRegisters | Variable
 class Function:
     line: int
     linkage: tuple[str, ...]
-    kind: str
-    """`entry` or `func`."""
+    kind: str  #: `entry` or `func`
     name: str
     returns: tuple[Variable, ...]
     parameters: tuple[Variable, ...]
-    directives: tuple[tuple[str, ...], ...]
-    """(`.maxntid`, `256`, `1`, `1`), each with its numbers and without commas."""
-    body: PtxBlock | None
-    """None: declared only."""
+    directives: tuple[tuple[str, ...], ...]  #: (`.maxntid`, `256`, `1`, `1`), each with its numbers and without commas
+    body: PtxBlock | None  #: None: declared only
 
     def directive(self, name: str) -> tuple[int, ...] | None:
         """The numbers of `.maxntid 256, 1, 1`; None where there is no such directive."""
@@ -164,10 +153,8 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    version: str
-    """`8.0`"""
-    target: tuple[str, ...]
-    """`sm_90a`, and options: `debug`, `texmode_independent`."""
+    version: str  #: `8.0`
+    target: tuple[str, ...]  #: `sm_90a`, and options: `debug`, `texmode_independent`
     address_size: int
     items: tuple[Item, ...]
 

@@ -34,22 +34,18 @@ class TritonConfig:
     """Of the parameters that are no constants, in order: what an address points to (`*float16`) and None, or `number`
     and a number, by whose value Triton specialises."""
     warps: int
-    stages: int | None
-    """None: Triton's default."""
+    stages: int | None  #: None: Triton's default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonSource:
     """A kernel in Triton that is to be compiled, in several ways."""
 
-    files: Mapping[str, str]
-    """Python files by their paths in a folder that is on the path."""
-    module: str
-    """That has the kernel: `ops.norm`."""
+    files: Mapping[str, str]  #: Python files by their paths in a folder that is on the path
+    module: str  #: That has the kernel: `ops.norm`
     entry: str
     configs: tuple[TritonConfig, ...]
-    arch: str = ""
-    """`sm_80`; empty for the GPU that is here, or else for sm_90."""
+    arch: str = ""  #: `sm_80`; empty for the GPU that is here, or else for sm_90
 
 
 class NotTaken(Exception):
@@ -60,11 +56,9 @@ class NotTaken(Exception):
 class TritonParameter:
     """One of a kernel's own parameters that its PTX has."""
 
-    place: int
-    """Among the parameters of the Python function, counted from 0; of a TritonConfig among its arguments."""
+    place: int  #: Among the parameters of the Python function, counted from 0; of a TritonConfig among its arguments
     name: str
-    type: str
-    """As Triton names it: `*fp32`, `i32`, `fp32`."""
+    type: str  #: As Triton names it: `*fp32`, `i32`, `fp32`
 
     @property
     def pointer(self) -> bool:
@@ -80,16 +74,11 @@ class TritonParameter:
 class TritonKernel:
     """A compiled kernel."""
 
-    entry: str
-    """Its name in the PTX."""
-    text: str
-    """PTX."""
-    threads: int
-    """Of a block, along x."""
-    shared_bytes: int
-    """Dynamic."""
-    scratch_bytes: int
-    """Of a block, in global memory; the first parameter behind the kernel's own is its address."""
+    entry: str  #: Its name in the PTX
+    text: str  #: PTX
+    threads: int  #: Of a block, along x
+    shared_bytes: int  #: Dynamic
+    scratch_bytes: int  #: Of a block, in global memory; the first parameter behind the kernel's own is its address
     parameters: tuple[TritonParameter, ...]
 
 

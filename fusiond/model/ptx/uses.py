@@ -27,8 +27,7 @@ _READS = {"ld", "ldu", "prefetch", "prefetchu", "applypriority", "tex", "tld4", 
 _ELSEWHERE = {"ldmatrix", "stmatrix", "mbarrier", "tcgen05", "clusterlaunchcontrol"}
 """Their addresses are of shared or of tensor memory, whatever they say."""
 _WIDE = {"b64", "u64", "s64", "f64", "b128"}
-_CHIP = "[]"
-"""Stands for all memory on the chip among the registers."""
+_CHIP = "[]"  #: Stands for all memory on the chip among the registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +45,8 @@ class MemoryUse:
     """Of all memory that a kernel may reach."""
 
     parameters: tuple[ParameterUse, ...]
-    variables: Mapping[str, ParameterUse]
-    """Of the module, in global and constant memory."""
-    anywhere: bool
-    """It follows addresses that it has found in memory, or hands some to a function."""
+    variables: Mapping[str, ParameterUse]  #: Of the module, in global and constant memory
+    anywhere: bool  #: It follows addresses that it has found in memory, or hands some to a function
 
 
 def of_parameters(module: Module, entry: str) -> tuple[ParameterUse, ...]:

@@ -116,8 +116,7 @@ def run(
     """Run a command to its end, with nothing on standard input, and hand back what it wrote.
 
     Its group is its own, so Ctrl-C is not for it; all of the group is gone when this returns or raises. Raises OSError
-    when it cannot be started, and subprocess.TimeoutExpired.
-    """
+    when it cannot be started, and subprocess.TimeoutExpired."""
     with subprocess.Popen(
         ["/bin/sh", "-c", _WAIT, "sh", *command],
         cwd=cwd,

@@ -46,8 +46,7 @@ FAULTS = frozenset(
 TEMPORARY = os.EX_TEMPFAIL
 """The exit status by which a process of ours says that the machine failed it; its last line says how."""
 
-_NO_THREAD = "can't start new thread"
-"""What Python says, in a plain RuntimeError, when the system gives it no thread."""
+_NO_THREAD = "can't start new thread"  #: What Python says, in a plain RuntimeError, when the system gives it no thread
 
 _SYSTEM_SAYS = (
     r"(?:No space left on device|Disk quota exceeded|Too many open files|Cannot allocate memory|Input/output error"

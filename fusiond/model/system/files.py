@@ -91,8 +91,7 @@ def private_folder(folder: Path) -> Path:
     """The folder, which its user alone may enter: made with mode 0700 whatever the umask is, or checked.
 
     RequestError for one that is a link or no folder, belongs to somebody else, lets others in, or cannot be made;
-    MachineFault for what is not a fault of the folder's.
-    """
+    MachineFault for what is not a fault of the folder's."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):

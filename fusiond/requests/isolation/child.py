@@ -34,8 +34,7 @@ from fusiond.requests.registry import Registry
 from fusiond.strategy import Answers, Baseline, Probe, Strategy, Target, description_of
 from fusiond.strategy.space import Space
 
-Call = Callable[..., Any]
-"""(name, *arguments) -> what the other side says to that."""
+Call = Callable[..., Any]  #: (name, *arguments) -> what the other side says to that
 
 
 def serve(connection: Connection, registry: Registry, *, stack_bytes: int) -> None:

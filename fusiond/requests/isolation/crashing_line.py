@@ -8,10 +8,8 @@ from fusiond.requests.isolation.helpers import Files
 from fusiond.requests.isolation.planner import Planner
 from fusiond.requests.jobs import JobInputs
 
-LOOK_SECS = 5.0
-"""For how long the line is looked for; after that the file alone is named."""
-ONE_SECS = 2.0
-"""For one attempt: a beginning that takes longer is not a crash."""
+LOOK_SECS = 5.0  #: For how long the line is looked for; after that the file alone is named
+ONE_SECS = 2.0  #: For one attempt: a beginning that takes longer is not a crash
 
 
 def of_crash(planner: Planner, asked: tuple[object, ...], inputs: JobInputs) -> str | None:

@@ -33,12 +33,9 @@ copyreg.pickle(MappingProxyType, _reduced)
 class ChildLimits:
     """What one child may use."""
 
-    secs: float = limits.SECS
-    """For one request, without what it waits for on the other side (compilers, files)."""
-    memory_bytes: int = limits.MEMORY_BYTES
-    """Of its address space."""
-    stack_bytes: int = limits.STACK_BYTES
-    """Of the thread that works on a request: parsers recurse."""
+    secs: float = limits.SECS  #: For one request, without what it waits for on the other side (compilers, files)
+    memory_bytes: int = limits.MEMORY_BYTES  #: Of its address space
+    stack_bytes: int = limits.STACK_BYTES  #: Of the thread that works on a request: parsers recurse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +59,7 @@ class Description:
     strategies: tuple[Described, ...]
     states: tuple[PluginState, ...]
     catalogue: dict[tuple[str, str], CatalogueEntry]
-    listens: bool
-    """A plugin wants to be told of trials and records."""
+    listens: bool  #: A plugin wants to be told of trials and records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,12 +36,9 @@ from fusiond.requests.isolation.processes import (
 
 log = logging.getLogger(__name__)
 
-KILLED_AT_MOST = 5
-"""Times that a request is killed from outside, alone, before the machine is said to be at fault."""
-PAUSE_SECS = 0.1
-"""Before it is asked again; doubled each time."""
-_PARSED_AT_MOST = 500
-"""Workloads after which a child is replaced, once nothing is kept in it: parsers keep caches."""
+KILLED_AT_MOST = 5  #: Times that a request is killed from outside, alone, before the machine is said to be at fault
+PAUSE_SECS = 0.1  #: Before it is asked again; doubled each time
+_PARSED_AT_MOST = 500  #: Workloads after which a child is replaced, once nothing is kept in it: parsers keep caches
 
 
 class ChildObject:
@@ -64,8 +61,7 @@ class Planner:
 
     `source` names a function that makes the Registry of the children (`module:name`); empty: the entry points. Of
     these, the plugins named in `only` are loaded at once, the others where a child needs them; `description` is theirs
-    alone then.
-    """
+    alone then."""
 
     def __init__(
         self,

@@ -23,8 +23,7 @@ from fusiond.requests.isolation.messages import ChildLimits, Description
 log = logging.getLogger(__name__)
 
 START_SECS = 60.0
-OVERSLEPT_SECS = 5.0
-"""A wait that takes so much longer than it should means that this process was stopped meanwhile."""
+OVERSLEPT_SECS = 5.0  #: A wait that takes so much longer than it should means that this process was stopped meanwhile
 
 
 class Helper(Protocol):

@@ -34,8 +34,7 @@ class IsolatedRegistry(Registry):
     own; of plugins that bring none not even the import happens in this process. No child is started for a description
     that is known."""
 
-    here: Environment | None = None
-    """What the plugins were loaded from, where all of them loaded."""
+    here: Environment | None = None  #: What the plugins were loaded from, where all of them loaded
 
     def __init__(
         self,
@@ -75,8 +74,7 @@ class IsolatedRegistry(Registry):
 def read(registry: Registry, path: str, text: str | None = None, **options: Any) -> tuple[Job, ...]:
     """`jobs.read`, in a child where the registry has any: a job file may keep its parser busy for long.
 
-    RequestError as `jobs.read`, and for what takes too long.
-    """
+    RequestError as `jobs.read`, and for what takes too long."""
     if text is None:
         text = files.read_text(Path(path), where=path)
     if not isinstance(registry, IsolatedRegistry):

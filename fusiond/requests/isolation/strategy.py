@@ -30,8 +30,7 @@ class IsolatedStrategy:
 
     Every method raises what the strategy's own raises. Where the strategy, or a library below it, ends its process or
     takes too long: RequestError with the job's file, and the line where one can be found; for one config it is a
-    Rejection. MachineFault when its processes are killed from outside again and again.
-    """
+    Rejection. MachineFault when its processes are killed from outside again and again."""
 
     def __init__(self, planner: Planner, described: Described) -> None:
         self._planner = planner

@@ -19,8 +19,7 @@ class WorkloadName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceName:
-    name: str
-    """cuda:0, cpu, counted:h100"""
+    name: str  #: cuda:0, cpu, counted:h100
     key: str
 
 
@@ -39,13 +38,10 @@ class Judgement:
     """Whether a candidate computes what its reference does, and how fast: `fusiond judge --json` with types."""
 
     right: bool
-    problem: str | None
-    """Why it is wrong; None where it is right."""
-    speedup: float | None
-    """Over the reference."""
+    problem: str | None  #: Why it is wrong; None where it is right
+    speedup: float | None  #: Over the reference
     ci95: tuple[float, float] | None
-    evidence: str | None
-    """measured, emulated, counted; None where there was no verdict, for want of time or memory."""
+    evidence: str | None  #: measured, emulated, counted; None where there was no verdict, for want of time or memory
     hints: tuple[str, ...]
     document: Mapping[str, Any] = field(repr=False, compare=False)
     """All of it as it came: registers, spill_bytes, occupancy, counted, reference, candidate, seeds."""
@@ -68,42 +64,29 @@ class Answer:
 
     workload: WorkloadName
     device: DeviceName
-    verdict: str
-    """fuse, keep, undecided, tuned; promising, unpromising (counted only)."""
-    evidence: str
-    """measured, emulated, counted."""
-    match: str
-    """exact; stale: found with another driver, compiler, fusiond or source; nearest: at other sizes."""
+    verdict: str  #: fuse, keep, undecided, tuned; promising, unpromising (counted only)
+    evidence: str  #: measured, emulated, counted
+    match: str  #: exact; stale: found with another driver, compiler, fusiond or source; nearest: at other sizes
     config: Mapping[str, Any] | None
     time_us: float | None
-    baseline: str
-    """The name of the fastest unfused way."""
+    baseline: str  #: The name of the fastest unfused way
     baseline_us: float | None
     speedup: float | None
-    ci95: tuple[float, float] | None
-    """Of the speed-up, over processes."""
+    ci95: tuple[float, float] | None  #: Of the speed-up, over processes
     verified: bool
     unfused: Unfused
     program_key: str | None
     content_key: str | None
-    source: Path | None
-    """The generated source, where there is one."""
+    source: Path | None  #: The generated source, where there is one
     trials: int
-    processes: int
-    """In which the finals were measured."""
-    replaced: str | None
-    """Why the answer before this one was replaced."""
-    found_at: str
-    """UTC, ISO 8601."""
-    cache: str
-    """warm, cold."""
-    ended: str
-    """Why the search ended."""
-    changed: tuple[str, ...]
-    """What is another one today than when it was found."""
+    processes: int  #: In which the finals were measured
+    replaced: str | None  #: Why the answer before this one was replaced
+    found_at: str  #: UTC, ISO 8601
+    cache: str  #: warm, cold
+    ended: str  #: Why the search ended
+    changed: tuple[str, ...]  #: What is another one today than when it was found
     sizes_asked: Mapping[str, int]
-    counted: tuple[Mapping[str, Any], ...]
-    """What both sides would pay on the GPU, a row a launch (docs/counting.md)."""
+    counted: tuple[Mapping[str, Any], ...]  #: What both sides would pay on the GPU, a row a launch (docs/counting.md)
     checks: Mapping[str, Any] | tuple[Any, ...]
     figures: Mapping[str, float]
     notes: tuple[str, ...]

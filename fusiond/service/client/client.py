@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from fusiond.store.database import Store
     from fusiond.store.jobs import JobRow
 
-SUBMIT_SECS = 600.0
-"""A sweep may make a hundred jobs, each of which the daemon parses and checks before it answers."""
-JUDGE_SECS = 3 * 3600.0
-"""A candidate may have to wait for many others."""
+SUBMIT_SECS = 600.0  #: A sweep may make a hundred jobs, each of which the daemon parses and checks before it answers
+JUDGE_SECS = 3 * 3600.0  #: A candidate may have to wait for many others
 POLL_SECS = 0.5
 LOST = "the process that ran it is gone; `fusiond serve`, or the same `fusiond run`, goes on with it"
 
@@ -98,8 +96,7 @@ class Client:
         """Hand a job file to the daemon: the ids of its jobs (several where it sweeps a size). Those that it has
         already, of the same content and search, are named at once.
 
-        RequestError for a mistake in the file, DaemonError when no daemon answers.
-        """
+        RequestError for a mistake in the file, DaemonError when no daemon answers."""
         from fusiond.model.system import files
 
         path = Path(path).absolute()
@@ -128,8 +125,7 @@ class Client:
         or `{"yaml": text, "files": {name: text}}`. The daemon judges several at once and has others wait their turn;
         `timeout_secs` is for each by itself.
 
-        RequestError for a mistake in either, DaemonError when no daemon answers or too many wait.
-        """
+        RequestError for a mistake in either, DaemonError when no daemon answers or too many wait."""
         from fusiond.service.client.answers import Judgement
 
         kernels = {"reference": reference, "candidate": candidate}
@@ -144,8 +140,7 @@ class Client:
     def cancel(self, job: str) -> JobRow:
         """Stop a job or take it off the queue; through the store when no daemon answers.
 
-        RequestError when there is no such job.
-        """
+        RequestError when there is no such job."""
         row = self.show(job)
         try:
             self._ask("POST", f"/jobs/{row.id}/cancel")
@@ -156,15 +151,13 @@ class Client:
     def finish(self, job: str) -> JobRow:
         """End a job's search: the finals of what it has measured come next. Whoever runs it looks into the store.
 
-        RequestError when there is no such job; a job that has ended stays as it is.
-        """
+        RequestError when there is no such job; a job that has ended stays as it is."""
         return self.store.finish_early(self.show(job).id)
 
     def watch(self, job: str) -> Iterator[Progress]:
         """How the job stands, then what happens, until it ends (`event == "ended"`).
 
-        Streamed by the daemon; from the store when none answers, or when it goes away meanwhile.
-        """
+        Streamed by the daemon; from the store when none answers, or when it goes away meanwhile."""
         row = self.show(job)
         try:
             for progress in self._stream(row.id):
@@ -221,8 +214,7 @@ class Client:
         queued.
 
         RequestError for a mistake in the job file, and for one that makes several workloads (`best_of_job` gives all);
-        Ambiguous, which is one, where a name stands for several contents.
-        """
+        Ambiguous, which is one, where a name stands for several contents."""
         if (name is None) == (job is None):
             raise RequestError("give one of name and job", where="best")
         if cache not in (None, "warm", "cold"):

@@ -18,8 +18,7 @@ from fusiond.store import lookup
 
 FOR_NO_GPU = "sm_90"
 """What an answer of the processor is built for when nobody names an architecture; launch.py builds for any other."""
-_UNFUSED = ("keep", "undecided", "unpromising")
-"""Verdicts whose answer is the unfused program."""
+_UNFUSED = ("keep", "undecided", "unpromising")  #: Verdicts whose answer is the unfused program
 
 
 def export(
@@ -28,8 +27,7 @@ def export(
     """Write an answer of `best` into `folder`, and say which files.
 
     `unfused`: the tuned unfused program instead of the answer's. `arch`: build for that architecture (`sm_90`) instead
-    of the one of the answer's device. NothingKnown when the store does not hold the program.
-    """
+    of the one of the answer's device. NothingKnown when the store does not hold the program."""
     if arch is not None and not re.fullmatch(r"sm_[0-9]+[af]?", arch):
         raise RequestError(f"{arch!r} is not an architecture; write sm_90, for example", where="--arch")
     if document.get("imported"):  # it holds code of another box's

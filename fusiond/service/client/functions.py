@@ -67,8 +67,7 @@ def tune(
     measured, and a second one stops (Interrupted) and keeps it. `listen` is told how it goes.
 
     `when_busy` is share, wait or exclusive: what to do about others on the device. Raises RequestError, DeviceError for
-    a device that is not here, and FusiondError with the reason where a job ends without an answer.
-    """
+    a device that is not here, and FusiondError with the reason where a job ends without an answer."""
     from fusiond.model.system import files
     from fusiond.requests import content_lookup, jobs
     from fusiond.requests.isolation import registry
@@ -108,18 +107,12 @@ def best(
 
 
 def export(
-    answer: Answer,
-    folder: Path | str,
-    *,
-    unfused: bool = False,
-    arch: str | None = None,
-    db: Path | str | None = None,
+    answer: Answer, folder: Path | str, *, unfused: bool = False, arch: str | None = None, db: Path | str | None = None
 ) -> tuple[Path, ...]:
     """Write what a program needs to call an answer (docs/export.md) into a folder: the files. The program is the one
     that was measured, word for word; `unfused`: what it was compared with. `arch`: built for that architecture.
 
-    NothingKnown where the store does not hold the program, RequestError where other files are in the way.
-    """
+    NothingKnown where the store does not hold the program, RequestError where other files are in the way."""
     from fusiond.service.client import exporting
 
     return tuple(

@@ -48,8 +48,7 @@ def checked(registry: Registry, wanted: Iterable[Job]) -> tuple[Prepared, ...]:
     """The jobs to store, each parsed once, a job for `all` devices as one for each; what is wrong with any of them is
     refused before any of them is stored.
 
-    RequestError for the user's mistakes, DeviceError for a device that is not here (such a job would wait for ever).
-    """
+    RequestError for the user's mistakes, DeviceError for a device that is not here (such a job would wait for ever)."""
     found: list[Prepared] = []
     for job in wanted:
         prepared = prepare(registry, job)
@@ -87,8 +86,7 @@ def tune(
     """Run one job here, or follow it where the daemon runs it already; the document of its answer.
 
     `prepared`: the job, where it was parsed here. `again` is the command that goes on after an interruption. Raises
-    JobFailed, and Interrupted after Ctrl-C.
-    """
+    JobFailed, and Interrupted after Ctrl-C."""
     records: list[Record] = []
 
     def note(event: Event) -> None:
@@ -241,12 +239,9 @@ class _Asked:
 
     stop: threading.Event
     finish: threading.Event
-    following: bool = False
-    """The job is somebody else's, and only watched here."""
-    waiting: bool = False
-    """Nothing runs: the machine lacks something."""
-    by_signal: int | None = None
-    """Which of them came last."""
+    following: bool = False  #: The job is somebody else's, and only watched here
+    waiting: bool = False  #: Nothing runs: the machine lacks something
+    by_signal: int | None = None  #: Which of them came last
 
 
 @contextmanager

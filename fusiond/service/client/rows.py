@@ -13,8 +13,7 @@ from fusiond.store.job_rows import JobRow
 class ShownRow(JobRow):
     """Equal to the same row without its store."""
 
-    db: Path | None = field(default=None, repr=False)
-    """The store that it came from."""
+    db: Path | None = field(default=None, repr=False)  #: The store that it came from
 
     @classmethod
     def of(cls, row: JobRow, db: Path) -> ShownRow:

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-ASK_SECS = 10.0
-"""The daemon bounds what it waits for itself (`upstream_secs`); reading a job file comes to that."""
+ASK_SECS = 10.0  #: The daemon bounds what it waits for itself (`upstream_secs`); reading a job file comes to that
 
 
 def by_name(

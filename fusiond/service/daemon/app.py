@@ -103,15 +103,12 @@ class Actions:
     job: Callable[[str], JobRow]
     cancel: Callable[[str], JobRow]
     finish: Callable[[str], JobRow]
-    best: Callable[[BestQuery], dict[str, Any]]
-    """Called in the event loop: it reads the store, and waits for nobody."""
+    best: Callable[[BestQuery], dict[str, Any]]  #: Called in the event loop: it reads the store, and waits for nobody
     compare: Callable[[dict[str, Any]], dict[str, Any]]
     """Complete an answer that has sources `to_compare`; may take for ever where they lie on a mount that is gone."""
-    recheck: Callable[[dict[str, Any]], None]
-    """Have a stale answer measured again."""
+    recheck: Callable[[dict[str, Any]], None]  #: Have a stale answer measured again
     best_of_job: Callable[[JobQuestion], tuple[dict[str, Any] | NothingKnown, ...]]
-    judge: Callable[[JudgeRequest], JudgeCase]
-    """Called in the event loop: it queues a request, and waits for nobody."""
+    judge: Callable[[JudgeRequest], JudgeCase]  #: Called in the event loop: it queues a request, and waits for nobody
     devices: Callable[[], list[dict[str, Any]]]
     plugins: Callable[[], list[dict[str, Any]]]
     metrics: Callable[[], bytes]
@@ -121,8 +118,7 @@ class Actions:
     """Count a look-up: its `match`, and the seconds that it took."""
 
 
-MOST_JOBS = 1000
-"""In one page of GET /jobs; whoever asks for more gets as many."""
+MOST_JOBS = 1000  #: In one page of GET /jobs; whoever asks for more gets as many
 
 
 class App:

@@ -27,50 +27,34 @@ DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?|cluster(:[0-9]{1,4})?|counted(
 class UpstreamAddress:
     """One line of `upstream`."""
 
-    url: str
-    """Without a slash at its end."""
+    url: str  #: Without a slash at its end
     token: str = field(default="", repr=False)
-    authority: Path | None = None
-    """Of its certificate (PEM), where that is none that everybody trusts."""
+    authority: Path | None = None  #: Of its certificate (PEM), where that is none that everybody trusts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
     """How `fusiond serve` behaves. Options of the command line stand above the file, the file above these defaults."""
 
-    db: Path | None = None
-    """The store; None: FUSIOND_DB, else the user's own."""
-    socket: Path | None = None
-    """None: beside the store."""
-    web: tuple[str, int] | None = None
-    """Host and port of the pages; None: on the socket alone."""
-    tls_cert: Path | None = None
-    """The certificate of `web` (PEM, with the chain); None: plain HTTP."""
-    tls_key: Path | None = None
-    """Its private key."""
-    devices: tuple[str, ...] = ("all",)
-    """The devices that get a worker: `all`, `cpu`, `cuda`, `cuda:N`."""
-    cluster: str | None = None
-    """A Ray cluster whose devices are used, too: `auto`, or HOST:PORT of its head."""
-    cluster_resource: str = "GPU"
-    """What Ray counts the devices as."""
+    db: Path | None = None  #: The store; None: FUSIOND_DB, else the user's own
+    socket: Path | None = None  #: None: beside the store
+    web: tuple[str, int] | None = None  #: Host and port of the pages; None: on the socket alone
+    tls_cert: Path | None = None  #: The certificate of `web` (PEM, with the chain); None: plain HTTP
+    tls_key: Path | None = None  #: Its private key
+    devices: tuple[str, ...] = ("all",)  #: The devices that get a worker: `all`, `cpu`, `cuda`, `cuda:N`
+    cluster: str | None = None  #: A Ray cluster whose devices are used, too: `auto`, or HOST:PORT of its head
+    cluster_resource: str = "GPU"  #: What Ray counts the devices as
     cluster_device: str = "fusiond.devices.cuda.provider:CudaProvider"
     """MODULE:CLASS of the kind of device on its nodes."""
-    poll_secs: float = 1.0
-    """How often a worker looks for jobs that another process queued."""
+    poll_secs: float = 1.0  #: How often a worker looks for jobs that another process queued
     when_busy: str = "wait"
     """While another process computes on the GPU: `wait`, `share` it, or leave it to them (`exclusive`)."""
-    probe_secs: float = 300.0
-    """How often a sick device is looked at again."""
-    judge_mb: int = 8192
-    """MiB of data that each process may have which judges a candidate."""
-    upstream: tuple[UpstreamAddress, ...] = ()
-    """Daemons that are asked what is not known here, and told what is found."""
-    upstream_secs: float = 2.0
-    """How long one of them is waited for."""
+    probe_secs: float = 300.0  #: How often a sick device is looked at again
+    judge_mb: int = 8192  #: MiB of data that each process may have which judges a candidate
+    upstream: tuple[UpstreamAddress, ...] = ()  #: Daemons that are asked what is not known here, and told what is found
+    upstream_secs: float = 2.0  #: How long one of them is waited for
     log_level: str = "info"
-    log: str = "text"
-    """`text`, or `json`: an object a line."""
+    log: str = "text"  #: `text`, or `json`: an object a line
 
     def names(self, device: str) -> bool:
         """Whether `devices` name this one."""

@@ -26,10 +26,8 @@ log = logging.getLogger(__name__)
 PAUSE_SECS = 1.0
 SAY_EVERY_SECS = 60.0
 HANDSHAKE_SECS = 10.0
-_MOST_BEGUN = 256
-"""Connections whose handshakes go on."""
-_AT_ONCE = 32
-"""Connections that are accepted in one turn of the loop."""
+_MOST_BEGUN = 256  #: Connections whose handshakes go on
+_AT_ONCE = 32  #: Connections that are accepted in one turn of the loop
 _LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 

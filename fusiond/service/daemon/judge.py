@@ -29,15 +29,13 @@ from fusiond.model.errors import DaemonError, DeviceError, RequestError
 from fusiond.model.system import children, faults
 from fusiond.model.system.tail import last_line
 
-MOST_WAITING = 128
-"""Fewer than the connections of the server, each of which may hold one."""
+MOST_WAITING = 128  #: Fewer than the connections of the server, each of which may hold one
 MOST_FILES = 100
 SECS = 120.0
 MOST_SECS = 3600.0
 MOST_TRIALS = 1000
 _LOOK_SECS = 0.2
-_MOST_BYTES = 4_000_000
-"""Of what the command writes."""
+_MOST_BYTES = 4_000_000  #: Of what the command writes
 _NAME = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+-]{1,100}(?:/[A-Za-z0-9_.+-]{1,100}){0,8}")
 _MEMORY = re.compile(r"MemoryError|bad_alloc|no memory left|out of memory|cannot allocate memory", re.IGNORECASE)
 _NOTHING = dict.fromkeys(

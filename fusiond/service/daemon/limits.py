@@ -25,8 +25,7 @@ from uvicorn.server import ServerState
 
 from fusiond.model.errors import DaemonError, RequestError
 
-BODY_BYTES = 8_000_000
-"""The longest body of a request."""
+BODY_BYTES = 8_000_000  #: The longest body of a request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +33,10 @@ class HttpLimits:
     header_bytes: int = 65_536
     header_secs: float = 10.0
     body_secs: float = 30.0
-    answer_secs: float = 60.0
-    """How long a client may leave an answer unread while more of it waits."""
-    idle_secs: float = 60.0
-    """How long a connection between two requests is kept."""
+    answer_secs: float = 60.0  #: How long a client may leave an answer unread while more of it waits
+    idle_secs: float = 60.0  #: How long a connection between two requests is kept
     connections: int = 256
-    linger_secs: float = 1.0
-    """How long what a refused client still writes is read, so that it sees the answer."""
+    linger_secs: float = 1.0  #: How long what a refused client still writes is read, so that it sees the answer
 
 
 class _Stage(enum.Enum):

@@ -75,8 +75,7 @@ class StoreLock:
     def keep(self) -> None:
         """Look whether the lock is what it was: to be called before each claim, and now and then.
 
-        A file that was removed or replaced is put back. DaemonError when another daemon serves the store now.
-        """
+        A file that was removed or replaced is put back. DaemonError when another daemon serves the store now."""
         with self._one:
             if self._mine is None:
                 return

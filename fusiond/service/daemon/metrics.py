@@ -22,21 +22,18 @@ from fusiond.model.events import Event, JobEnded, TrialFinished
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REASON_LETTERS = 120
 """Of a reason that becomes a label: one that names a process or a file would otherwise make a new series each time."""
-_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
-"""Seconds of a look-up."""
+_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)  #: Seconds of a look-up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """The daemon at one moment."""
 
-    jobs: Mapping[str, int]
-    """State -> number of jobs."""
+    jobs: Mapping[str, int]  #: State -> number of jobs
     devices: Sequence[Mapping[str, Any]]
     """`device`, `job` (None: idle), `waiting` (why it is not used now, or None), `sick` (why, or None)."""
     store_bytes: int
-    judging: Mapping[str, int] = field(default_factory=dict)
-    """Candidates that are `running` and `waiting`."""
+    judging: Mapping[str, int] = field(default_factory=dict)  #: Candidates that are `running` and `waiting`
     exchange: Mapping[str, int] | None = None
     """`own`, `imported`, `claims`: how many of each; None where nothing is shared."""
     upstreams: Sequence[Mapping[str, Any]] = ()
@@ -147,9 +144,7 @@ class Metrics:
             "fusiond_device_waiting", "Why it is not used, or its job does not go on, now.", labels=["device", "reason"]
         )
         share = GaugeMetricFamily(
-            "fusiond_device_share",
-            "Part of the last ended job's time in which its device measured.",
-            labels=["device"],
+            "fusiond_device_share", "Part of the last ended job's time in which its device measured.", labels=["device"]
         )
         for each in devices:
             name = str(each["device"])

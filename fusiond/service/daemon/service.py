@@ -53,13 +53,10 @@ from fusiond.store.process_identity import this_process
 
 log = logging.getLogger(__name__)
 
-BEAT_SECS = 0.5
-"""How often the main thread looks after the others."""
-SILENT_SECS = 10.0
-"""An HTTP server whose loop has not turned for so long hangs."""
+BEAT_SECS = 0.5  #: How often the main thread looks after the others
+SILENT_SECS = 10.0  #: An HTTP server whose loop has not turned for so long hangs
 
-RECOVER_SECS = 10.0
-"""How often it is looked whether a job is called running that nobody runs."""
+RECOVER_SECS = 10.0  #: How often it is looked whether a job is called running that nobody runs
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -74,15 +71,12 @@ class DaemonWork:
     """Parse, check and store the jobs of one file. RequestError for a user's mistake."""
     best: Callable[[JobQuestion], tuple[dict[str, Any] | NothingKnown, ...]]
     """The answers for what the jobs of one file ask, by their content. RequestError for a user's mistake."""
-    devices: Callable[[], tuple[DeviceInfo, ...]]
-    """The devices that are there, best first."""
+    devices: Callable[[], tuple[DeviceInfo, ...]]  #: The devices that are there, best first
     plugins: Callable[[], list[dict[str, Any]]]
-    busy: Callable[[DeviceInfo], str | None] = lambda device: None
-    """Why a device should be left alone now, or None."""
+    busy: Callable[[DeviceInfo], str | None] = lambda device: None  #: Why a device should be left alone now, or None
     probe: Callable[[DeviceInfo], str | None] = lambda device: "nobody looked"
     """What is wrong with a sick device, or None when it works again."""
-    again: Callable[[str], JobRow] = unchanged
-    """Queue what an ended job asked once more."""
+    again: Callable[[str], JobRow] = unchanged  #: Queue what an ended job asked once more
     elsewhere: Callable[[BestQuery], dict[str, Any] | None] = lambda question: None
     """What other boxes found about a name of which this one knows nothing."""
     judge: Sequence[str] = (sys.executable, "-m", "fusiond.cli.preloaded", "judge")

@@ -16,8 +16,7 @@ from fusiond.model.system import files
 
 Listener: TypeAlias = socket.socket
 
-LONGEST_BYTES = 107
-"""What fits into `sockaddr_un` on Linux, without the final zero."""
+LONGEST_BYTES = 107  #: What fits into `sockaddr_un` on Linux, without the final zero
 
 
 def default_path(database: Path) -> Path:
@@ -32,8 +31,7 @@ def default_path(database: Path) -> Path:
 def listen(path: Path) -> socket.socket:
     """A listening socket at `path`. A stale one is removed, but only when nobody answers on it.
 
-    DaemonError when somebody does; RequestError when the path cannot be a socket's or others may enter its folder.
-    """
+    DaemonError when somebody does; RequestError when the path cannot be a socket's or others may enter its folder."""
     path = path.absolute()
     if len(os.fsencode(path)) > LONGEST_BYTES:
         raise RequestError(

@@ -96,8 +96,7 @@ class Broker:
     ) -> AsyncIterator[Progress | None]:
         """How the job stands, then what happens, until it ends. None once a tick when nothing happened.
 
-        `read` reads the job's row; the store is asked once a tick, since another process may be running the job.
-        """
+        `read` reads the job's row; the store is asked once a tick, since another process may be running the job."""
         with self._watching(job) as watcher:
             shown = await asyncio.to_thread(read, job)
             yield of_row(shown)

@@ -22,8 +22,7 @@ from fusiond.store.exchange.entry import LINE_BYTES
 
 log = logging.getLogger(__name__)
 
-REST_SECS = 30.0
-"""How long an upstream that failed is left alone."""
+REST_SECS = 30.0  #: How long an upstream that failed is left alone
 _CHUNK = 65_536
 
 

@@ -30,14 +30,11 @@ from fusiond.store.exchange import transfer
 from fusiond.store.exchange.database import Exchange
 from fusiond.store.exchange.entry import LINE_BYTES
 
-MOST_QUESTIONS = 1000
-"""In one request."""
+MOST_QUESTIONS = 1000  #: In one request
 PUSH_BYTES = LINE_BYTES + 8_000_000
 MOST_CLAIM_SECS = 600.0
-_MOST_IMPORTING = 2
-"""Pushes that are checked at a time: signatures take the processor."""
-Counted = Callable[..., None]
-"""Told of each request: what it is, what came of it, and how often."""
+_MOST_IMPORTING = 2  #: Pushes that are checked at a time: signatures take the processor
+Counted = Callable[..., None]  #: Told of each request: what it is, what came of it, and how often
 _KEY = re.compile(r"[0-9a-f]{32}")
 
 

@@ -34,25 +34,20 @@ from fusiond.store.jobs import JobRow
 
 log = logging.getLogger(__name__)
 
-CLAIM_SECS = 90.0
-"""A claim whose holder is gone is anybody's after that."""
+CLAIM_SECS = 90.0  #: A claim whose holder is gone is anybody's after that
 BEAT_SECS = 20.0
-LOOK_SECS = 15.0
-"""How often a job that another box tunes is looked at again."""
-PUSH_BYTES = 4_000_000
-"""Of one push, about; a single entry may be longer."""
+LOOK_SECS = 15.0  #: How often a job that another box tunes is looked at again
+PUSH_BYTES = 4_000_000  #: Of one push, about; a single entry may be longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """A question that the store has no answer to."""
 
-    family: str
-    """The content without its sizes."""
+    family: str  #: The content without its sizes
     devices: tuple[str, ...]
     cache: str
-    sizes: str | None
-    """The canonical text of all of them; None: any."""
+    sizes: str | None  #: The canonical text of all of them; None: any
 
 
 class Between:

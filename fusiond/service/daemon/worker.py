@@ -34,8 +34,7 @@ class _Left:
     """A job that this worker runs no more, and what the store has to be told of it."""
 
     job: str
-    state: JobState
-    """FAILED or WAITING."""
+    state: JobState  #: FAILED or WAITING
     reason: str
 
 

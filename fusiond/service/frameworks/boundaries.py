@@ -10,8 +10,7 @@ from fusiond.strategy import ReadsModules
 
 log = logging.getLogger("fusiond.service.frameworks")
 
-STRATEGY = "stitching"
-"""That computes regions."""
+STRATEGY = "stitching"  #: That computes regions
 
 
 @functools.cache

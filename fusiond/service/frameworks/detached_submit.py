@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fusiond.service.frameworks")
 
-PRIORITY = -100
-"""Of jobs that a program hands in: behind those that a person does."""
+PRIORITY = -100  #: Of jobs that a program hands in: behind those that a person does
 
 
 def hand_in(db: Path, jobs: Iterable[tuple[str, str, str]]) -> None:

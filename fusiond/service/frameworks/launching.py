@@ -39,10 +39,8 @@ class Unusable(Exception):
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
     words: NDArray[np.int64] = field(repr=False)
-    images: tuple[str, ...]
-    """Sources by name, in the order of their numbers."""
-    entries: tuple[str, ...]
-    """Entries, in the order of their numbers."""
+    images: tuple[str, ...]  #: Sources by name, in the order of their numbers
+    entries: tuple[str, ...]  #: Entries, in the order of their numbers
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 

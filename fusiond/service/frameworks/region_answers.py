@@ -35,8 +35,7 @@ from fusiond.service.frameworks import detached_submit
 log = logging.getLogger("fusiond.service.frameworks")
 
 POLL_SECS = 2.0
-AGAIN_SECS = 60.0
-"""After which a daemon that did not answer is asked again."""
+AGAIN_SECS = 60.0  #: After which a daemon that did not answer is asked again
 _MODULE = re.compile(r"^HloModule [^,\s]+")
 
 
@@ -92,8 +91,7 @@ class Askable(Protocol):
 class Question:
     """A region: an HLO module whose parameters and results are arrays in device memory."""
 
-    name: str
-    """For people: it is not part of what is asked."""
+    name: str  #: For people: it is not part of what is asked
     text: str = field(repr=False)
     device: str | None = None
     """As a job names it (`cuda:0`, `cpu`); None: any that an answer is known of, and the daemon's choice."""
@@ -140,30 +138,22 @@ class FusionOptions:
 
     always: bool = False
     """Run our kernels whatever the verdict, emulated ones on a processor too: for scripts and tests."""
-    block: bool = False
-    """Tune here and now, without a daemon, what is unknown."""
-    search: Mapping[str, Any] | None = field(default=None, compare=False)
-    """How, as in a job: `{"trials": 20}`."""
-    device: str | None = None
-    """As a job names it; else the one that the program uses."""
-    db: Path | str | None = None
-    """Another store than the user's."""
+    block: bool = False  #: Tune here and now, without a daemon, what is unknown
+    search: Mapping[str, Any] | None = field(default=None, compare=False)  #: How, as in a job: `{"trials": 20}`
+    device: str | None = None  #: As a job names it; else the one that the program uses
+    db: Path | str | None = None  #: Another store than the user's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What is known of a question."""
 
-    state: str
-    """`fuse`, `keep`, `unknown`, or `refused` (this region cannot be asked for)."""
-    reason: str = ""
-    """Of `unknown` and `refused`, in one line."""
-    evidence: str = ""
-    """`measured`, `emulated`, `counted`."""
+    state: str  #: `fuse`, `keep`, `unknown`, or `refused` (this region cannot be asked for)
+    reason: str = ""  #: Of `unknown` and `refused`, in one line
+    evidence: str = ""  #: `measured`, `emulated`, `counted`
     speedup: float | None = None
     device: str = ""
-    arch: str | None = None
-    """Of the answer's device, where it is a GPU."""
+    arch: str | None = None  #: Of the answer's device, where it is a GPU
     program: Program | None = None
     """Of `fuse`; of `keep` the best fused one, where there is one. Of a question with a loop, where fusing gains
     nothing, the unfused kernels: then without `speedup`."""

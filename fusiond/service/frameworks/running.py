@@ -23,8 +23,7 @@ _DYNAMIC_SHARED_BYTES, _CARVEOUT = 8, 9
 class LaunchFailed(Exception):
     """A kernel could not be launched, or ended with a fault; the text is why, in one line."""
 
-    step: int = 0
-    """Of the plan: those before it are enqueued."""
+    step: int = 0  #: Of the plan: those before it are enqueued
 
 
 class Machine(Protocol):
@@ -66,8 +65,7 @@ class Step:
     cooperative: bool = False
     carveout_pct: int = -1
     arguments: tuple[Argument, ...] = field(default=(), repr=False)
-    filled: tuple[int, int, int, int] = (0, 0, 0, 0)
-    """Buffer, offset, bytes, byte."""
+    filled: tuple[int, int, int, int] = (0, 0, 0, 0)  #: Buffer, offset, bytes, byte
 
 
 def steps_of(plan: LaunchPlan) -> tuple[tuple[int, ...], tuple[Step, ...]]:

@@ -44,8 +44,7 @@ class Access:
     """ASGI middleware: 401 for whoever brings no token, 403 for a wrong one, and for a form of another origin.
 
     `rights` says what a bearer's token allows, `read` or `write`, that of no such token None: programs of other boxes
-    have tokens of their own, which open no page.
-    """
+    have tokens of their own, which open no page."""
 
     def __init__(
         self,

@@ -29,10 +29,8 @@ FILES = {
     "plots.css": "text/css; charset=utf-8",
     "fusiond.js": "text/javascript; charset=utf-8",
 }
-MOST_KNOWN = 8
-"""Running jobs whose trials are kept for the next look."""
-Change = Callable[[str], JobRow]
-"""What a button does with a job's ID."""
+MOST_KNOWN = 8  #: Running jobs whose trials are kept for the next look
+Change = Callable[[str], JobRow]  #: What a button does with a job's ID
 
 
 def environment() -> Environment:

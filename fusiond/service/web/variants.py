@@ -25,19 +25,15 @@ class VariantRow:
     """One variant at its best config."""
 
     name: str
-    verdict: str
-    """`right`, `wrong`, `right at some shapes`, or `not tried` where none of its configs came to a result."""
-    ratio: float | None = None
-    """The reference's time over its own, in the search."""
+    verdict: str  #: `right`, `wrong`, `right at some shapes`, or `not tried` where none of its configs came to a result
+    ratio: float | None = None  #: The reference's time over its own, in the search
     time: str = ""
-    interval: str = ""
-    """Of the speed-up in the finals, where it took part."""
+    interval: str = ""  #: Of the speed-up in the finals, where it took part
     registers: str = ""
     bound: str = ""
     binding: str = ""
     trials: int = 0
-    why: str = ""
-    """The first reason for which it is wrong."""
+    why: str = ""  #: The first reason for which it is wrong
     answer: bool = False
 
 

@@ -21,8 +21,7 @@ from fusiond.store.trials import TrialLine
 from fusiond.tuning.finals import STRUCK_OUT
 
 MOST_JOBS, MOST_ANSWERS = 50, 50
-SOURCE_LETTERS = 400_000
-"""Of a source that is shown; more would keep a browser busy."""
+SOURCE_LETTERS = 400_000  #: Of a source that is shown; more would keep a browser busy
 _WHAT = {
     "measured": "measured on this GPU",
     "emulated": "emulated on the processor",
@@ -58,8 +57,7 @@ class StatTile:
     value: str
     note: str = ""
     done: int = 0
-    of: int = 0
-    """Of a tile with a bar: how far it is, and of what."""
+    of: int = 0  #: Of a tile with a bar: how far it is, and of what
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +97,7 @@ def _said(progress: Mapping[str, Any] | None) -> str:
     return "" if progress is None else Standing(**progress).said
 
 
-Read = Callable[[JobRow], Sequence[TrialLine]]
-"""The trials of a job, role by role."""
+Read = Callable[[JobRow], Sequence[TrialLine]]  #: The trials of a job, role by role
 
 
 def job(

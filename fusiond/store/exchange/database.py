@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 VERSION = 1
-_APPLICATION = 0x66757865
-"""`fuxe`, in the header."""
-MOST_BYTES = 16 << 30
-"""The file grows no further: what strangers send cannot fill a disk."""
+_APPLICATION = 0x66757865  #: `fuxe`, in the header
+MOST_BYTES = 16 << 30  #: The file grows no further: what strangers send cannot fill a disk
 _PAGE = 4096
 _BUSY_SECS = 10.0
 _AT_ONCE = 400

@@ -29,10 +29,8 @@ VERSION = 1
 LINE_BYTES = 8_000_000
 BODY_BYTES = 256_000
 MOST_DEPTH = 40
-MOST_NAMES = 300
-"""Sizes, knobs, figures."""
-TEXT = 2000
-"""Characters of a name or of a line for people."""
+MOST_NAMES = 300  #: Sizes, knobs, figures
+TEXT = 2000  #: Characters of a name or of a line for people
 SIGNED = b"fusiond answer 1\0"
 """Stands before the text that is signed: a signature of fusiond's is good for nothing else."""
 VERDICTS = ("fuse", "keep", "undecided", "tuned", "promising", "unpromising")

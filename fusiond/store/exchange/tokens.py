@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 
-RIGHTS = ("read", "write")
-"""`write` includes `read`."""
+RIGHTS = ("read", "write")  #: `write` includes `read`
 
 
 def new() -> str:

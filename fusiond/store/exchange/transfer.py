@@ -15,10 +15,8 @@ from fusiond.store.exchange.database import Exchange
 from fusiond.store.exchange.entry import LINE_BYTES, ExchangeEntry, Refused, parse
 from fusiond.store.exchange.records import with_programs
 
-_AT_ONCE = 100
-"""Entries in one transaction."""
-MOST_TOLD = 20
-"""Refused lines that are named one by one."""
+_AT_ONCE = 100  #: Entries in one transaction
+MOST_TOLD = 20  #: Refused lines that are named one by one
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,10 +26,8 @@ class Imported:
     new: int = 0
     known: int = 0
     refused: int = 0
-    why: list[str] = field(default_factory=list)
-    """The first of those that were refused: `LINE: reason`."""
-    untrusted: set[str] = field(default_factory=set)
-    """Signers of what is here now whose keys are not trusted."""
+    why: list[str] = field(default_factory=list)  #: The first of those that were refused: `LINE: reason`
+    untrusted: set[str] = field(default_factory=set)  #: Signers of what is here now whose keys are not trusted
 
 
 def write(exchange: Exchange, path: Path, keys: Iterable[str]) -> int:

@@ -22,8 +22,7 @@ class Fragment:
 
     source: Source
     launch: Launch
-    reads: tuple[str, ...]
-    """In the order in which they are first passed."""
+    reads: tuple[str, ...]  #: In the order in which they are first passed
     writes: tuple[str, ...]
     fixed: frozenset[str] = frozenset()
     """The caller's sizes that it holds at: they stand in its text, or lengths that are equal at these may differ."""

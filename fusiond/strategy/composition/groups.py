@@ -14,8 +14,7 @@ import graphlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-Pair = tuple[str, str]
-"""Two nodes."""
+Pair = tuple[str, str]  #: Two nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +23,7 @@ class GroupCandidate:
 
     name: str
     nodes: frozenset[str]
-    saves: float
-    """Microseconds; what saves nothing is not chosen."""
+    saves: float  #: Microseconds; what saves nothing is not chosen
 
 
 def _order(each: GroupCandidate) -> tuple[float, str]:
@@ -37,8 +35,7 @@ def chosen(
 ) -> tuple[tuple[GroupCandidate, ...], tuple[GroupCandidate, ...]]:
     """(those that become one, those that would have been chosen but close a cycle). `edges`: (node, one that needs it).
 
-    The same for the same candidates, in whatever order they come.
-    """
+    The same for the same candidates, in whatever order they come."""
     useful = sorted((each for each in candidates if each.saves > 0), key=_order)
     kept: list[GroupCandidate] = []
     cyclic: list[GroupCandidate] = []
@@ -69,8 +66,7 @@ def matching(savings: Mapping[Pair, float]) -> tuple[Pair, ...]:
     """The pairs, out of those given, that save most together and of which no two share a node; microseconds. Pairs that
     save nothing are left apart.
 
-    The same answer for the same savings, in whatever order they come.
-    """
+    The same answer for the same savings, in whatever order they come."""
     import networkx  # a fifth of the time in which a command's plugins are loaded
 
     graph = networkx.Graph()

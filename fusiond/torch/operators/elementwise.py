@@ -41,9 +41,7 @@ def _abs(call: OperatorCall) -> HloValue:
 
 
 def _same(w: HloWriter, x: HloValue, opcode: str) -> HloValue:
-    if opcode in _ROUNDING and category(x.dtype) < 2:
-        return x
-    return w.unary(opcode, x)
+    return x if opcode in _ROUNDING and category(x.dtype) < 2 else w.unary(opcode, x)
 
 
 def _trunc(w: HloWriter, x: HloValue) -> HloValue:

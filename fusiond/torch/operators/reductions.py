@@ -47,15 +47,7 @@ def _sum(call: OperatorCall) -> HloValue:
     return _ended(call, w.reduce("add" if name == "sum" else "multiply", x, dimensions))
 
 
-@operator(
-    "amax.default",
-    "amin.default",
-    "max.default",
-    "min.default",
-    "any.default",
-    "any.dim",
-    "any.dims",
-)
+@operator("amax.default", "amin.default", "max.default", "min.default", "any.default", "any.dim", "any.dims")
 def _extreme(call: OperatorCall) -> HloValue:
     w, x = call.writer, call.tensor(0)
     name, overload = call.node.operator.split(".")[1:]
@@ -112,8 +104,7 @@ def _place(call: OperatorCall) -> HloValue | tuple[HloValue, HloValue]:
     return _ended(call, found), _ended(call, first, 1)
 
 
-LONGEST = 128
-"""Elements of a row that is sorted: those of longer rows are left to torch."""
+LONGEST = 128  #: Elements of a row that is sorted: those of longer rows are left to torch
 
 
 @operator("sort.default", "sort.stable", "topk.default")

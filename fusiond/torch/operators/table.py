@@ -21,8 +21,7 @@ Written: TypeAlias = "HloValue | tuple[HloValue | None, ...] | None"
 Function: TypeAlias = "Callable[[OperatorCall], Written]"
 
 TABLE: dict[str, Function] = {}
-MOVEMENT: set[str] = {"getitem"}
-"""Operators that compute nothing."""
+MOVEMENT: set[str] = {"getitem"}  #: Operators that compute nothing
 PRODUCTS = frozenset({"aten.mm.default", "aten.bmm.default", "aten.addmm.default"})
 """Those that are a library's outside loops."""
 COMPLEX = {"getitem", *(f"aten.{each}" for each in (
@@ -34,8 +33,7 @@ COMPLEX = {"getitem", *(f"aten.{each}" for each in (
     "imag.default", "_conj.default", "_conj_physical.default", "conj_physical.default", "resolve_conj.default",
     "resolve_neg.default"))}  # fmt: skip
 """Operators whose tensors may be complex."""
-VIEWS: set[str] = set()
-"""Those of which torch makes no copy: where one leaves a region, torch does it."""
+VIEWS: set[str] = set()  #: Those of which torch makes no copy: where one leaves a region, torch does it
 
 _WIDTHS = {"pred": 0, "u8": 1, "s8": 1, "s16": 2, "u16": 2, "s32": 3, "u32": 3, "s64": 4, "u64": 4, "f8e4m3fn": 9,
            "f8e5m2": 9, "f16": 10, "bf16": 10, "f32": 11, "f64": 12, "c64": 13}  # fmt: skip
@@ -68,8 +66,7 @@ class OperatorCall:
 
     writer: HloWriter
     node: FxNode
-    values: Mapping[str, Written]
-    """Name -> what the nodes before it gave."""
+    values: Mapping[str, Written]  #: Name -> what the nodes before it gave
 
     # --- arguments ---
 

@@ -102,8 +102,7 @@ def _window(
 
 # --- pooling ---
 
-MOST_PLACES = 64
-"""Elements of a window whose largest is to be said by its place."""
+MOST_PLACES = 64  #: Elements of a window whose largest is to be said by its place
 
 
 @operator("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")

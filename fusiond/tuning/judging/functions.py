@@ -29,8 +29,7 @@ def outputs(program: Program, function: str, numbers: Mapping[str, int | float],
     """NAME -> an output as its buffer is declared, NAME:float64 -> a float one in double precision, and with other
     endings (`RUNS`) of rounded inputs; of shape (elements,). `numbers`: scalars and sizes, beside the Program's sizes.
 
-    RequestError for all that may be wrong with the function, or that it raises.
-    """
+    RequestError for all that may be wrong with the function, or that it raises."""
     called = _Function(function)
     wide = any(DTYPES[each.dtype].bytes == 8 for each in program.buffers)
     found = {}

@@ -26,21 +26,17 @@ from fusiond.model.program import Program, SourceKind
 from fusiond.model.system import children, faults
 from fusiond.tuning.judging.written_variables import written_variables
 
-RACE_BLOCKS = 8
-"""Of a launch, in which races are looked for: those with ThreadSanitizer are some 50 times slower."""
+RACE_BLOCKS = 8  #: Of a launch, in which races are looked for: those with ThreadSanitizer are some 50 times slower
 _FROM_DEVICE = re.compile(r"\b(?:__)?cuda(?:CDP2)?(?:LaunchDevice|GetParameterBuffer|GraphLaunch)\w*")
-_NEEDS_LINKING = "separate compilation mode"
-"""What nvcc says of a kernel that launches another one."""
+_NEEDS_LINKING = "separate compilation mode"  #: What nvcc says of a kernel that launches another one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefenceFinding:
     """What a defence says of a candidate."""
 
-    problem: str = ""
-    """Why it is wrong, in one line."""
-    hint: str = ""
-    """What was not looked at, and why."""
+    problem: str = ""  #: Why it is wrong, in one line
+    hint: str = ""  #: What was not looked at, and why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +46,7 @@ class InspectedPlace:
     program: Program
     bundle: Path
     seed: int
-    outputs: Path
-    """An .npz of the reference's outputs on that seed."""
+    outputs: Path  #: An .npz of the reference's outputs on that seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +57,7 @@ class Accused:
     reference: Path | None
     """A bundle of the reference at the smallest sizes; races that it has are no fault of a candidate."""
     timeout_secs: float = 60.0
-    wrong: bool = False
-    """Its outputs are known to be wrong: then only what may be the cause says more."""
+    wrong: bool = False  #: Its outputs are known to be wrong: then only what may be the cause says more
 
     @property
     def smallest(self) -> InspectedPlace:

@@ -37,10 +37,8 @@ from fusiond.model.system import children, faults
 from fusiond.tuning.judging import functions
 from fusiond.tuning.judging.doubled import NoTruth, doubled
 
-_LONG_SECS = 5.0
-"""Once this has passed, rounded inputs are not tried any more."""
-_FAR_OFF = 2.0**-8
-"""A relative error that float32 does not have: where it has, a text counts bytes or bits of floats."""
+_LONG_SECS = 5.0  #: Once this has passed, rounded inputs are not tried any more
+_FAR_OFF = 2.0**-8  #: A relative error that float32 does not have: where it has, a text counts bytes or bits of floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +63,7 @@ def truth(
 
     The reference is the bundle's Program, or `function` (FILE.py:NAME), of the Program's inputs, its sizes and
     `numbers` (scalars and sizes by name). `against`: what the Program itself gives, an .npz with arrays by names of
-    buffers. Raises RequestError for a function that is wrong, or too slow, and MachineFault.
-    """
+    buffers. Raises RequestError for a function that is wrong, or too slow, and MachineFault."""
     command = [sys.executable, "-m", "fusiond.tuning.judging.truth", str(bundle), str(out), "--seed", str(seed)]
     command += ["--function", function] if function is not None else []
     command += ["--sizes", json.dumps(numbers)] if numbers else []

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from fusiond.model.language.expressions import LIMIT, Expression
 from fusiond.model.language.grammar import Call, Literal, Name, Node
 
-Column: TypeAlias = "NDArray[Any]"
-"""One value for each row: int64, bool, or objects."""
+Column: TypeAlias = "NDArray[Any]"  #: One value for each row: int64, bool, or objects
 
 _SAFE = float(LIMIT) / 2
 _ORDER: Mapping[str, Callable[[Column, Column], Column]] = {

@@ -15,12 +15,9 @@ from fusiond.tuning.search.gaussian import Process, Reals
 from fusiond.tuning.search.points import Levels, Points
 from fusiond.tuning.search.values import chosen, standardised
 
-MODELLED = 250
-"""Trials in the model: of more, the best half and as many of the others."""
-FITTED = 120
-"""Trials from which lengths are fitted, chosen likewise."""
-LEAST_DONATED = 5
-"""Of a donor of fewer configs nothing is learned."""
+MODELLED = 250  #: Trials in the model: of more, the best half and as many of the others
+FITTED = 120  #: Trials from which lengths are fitted, chosen likewise
+LEAST_DONATED = 5  #: Of a donor of fewer configs nothing is learned
 _PART = 4096
 
 Donor: TypeAlias = "Sequence[tuple[Config, float | None]]"

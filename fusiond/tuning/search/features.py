@@ -21,18 +21,15 @@ from fusiond.model.nouns import Value
 from fusiond.strategy.space import Parameter
 from fusiond.tuning.search.points import Levels
 
-MOST_TWOS = 6
-"""64 and its multiples are alike."""
-EVEN = 0.3
-"""The coefficient of variation of the steps below which values are powers of something."""
+MOST_TWOS = 6  #: 64 and its multiples are alike
+EVEN = 0.3  #: The coefficient of variation of the steps below which values are powers of something
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Feature:
     """A way in which points differ."""
 
-    column: int
-    """The position of the parameter that it is about."""
+    column: int  #: The position of the parameter that it is about
     squared: NDArray[np.float64]
     """(levels + 1, levels + 1); the last row and column are INACTIVE's, so that -1 indexes them."""
 

@@ -23,8 +23,7 @@ from fusiond.tuning.search.points import Levels
 
 Reals = NDArray[np.float64]
 
-LENGTH = 0.7
-"""The median of a length, in units of sqrt(features): the distance of two corners of the space is 1 then."""
+LENGTH = 0.7  #: The median of a length, in units of sqrt(features): the distance of two corners of the space is 1 then
 LENGTH_SPREAD = 1.5
 NOISE, NOISE_SPREAD = 1e-3, 1.5
 """Medians and standard deviations of logarithms. The noise is a share of the signal's variance."""
@@ -33,21 +32,17 @@ SIGNAL_WEIGHT = 2.0
 ITERATIONS, PAUSE = 30, 15
 """Of a fit from one start, and after how many of them it pauses, and begins with no curvature known."""
 JITTER = 1e-8
-TRUST = 1.0
-"""The variance of the weight of what is known of another problem, in units of the signal's."""
-_REACH = 6.0
-"""How far from its median the logarithm of a weight may go."""
+TRUST = 1.0  #: The variance of the weight of what is known of another problem, in units of the signal's
+_REACH = 6.0  #: How far from its median the logarithm of a weight may go
 _STEP = 64
-_GROUP = 2048
-"""Combinations of levels of a few columns, whose distances fit into the first cache."""
+_GROUP = 2048  #: Combinations of levels of a few columns, whose distances fit into the first cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lengths:
     """What is fitted."""
 
-    weights: Reals
-    """1 / length^2 of each feature."""
+    weights: Reals  #: 1 / length^2 of each feature
     noise: float
 
 
@@ -398,5 +393,4 @@ def promising(above: Reals, least: float, deviation: float) -> NDArray[np.intp]:
 
 
 _ABOVE = np.linspace(-60.0, 40.0, 2001)
-_IMPROVEMENTS = log_improvement(_ABOVE, np.ones(len(_ABOVE)), 0.0)
-"""Of one deviation; they grow with what is above."""
+_IMPROVEMENTS = log_improvement(_ABOVE, np.ones(len(_ABOVE)), 0.0)  #: Of one deviation; they grow with what is above

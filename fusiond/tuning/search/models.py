@@ -20,23 +20,18 @@ GROWTH, LATER = 1.2, 1.4
 trials on, when they change little and a fit costs much), or by REFIT."""
 LATE, REFIT = 75, 75
 FIRST_FIT = 3
-PART = 30
-"""Rows that are added to a new process at one ask, of those that it begins with."""
-ADDED = 8
-"""And of those that were asked for since its fit."""
-LAG = 35
-"""So many told trials after the last that it knows, or half of those until the next one, a fit is used."""
+PART = 30  #: Rows that are added to a new process at one ask, of those that it begins with
+ADDED = 8  #: And of those that were asked for since its fit
+LAG = 35  #: So many told trials after the last that it knows, or half of those until the next one, a fit is used
 
-_Made: TypeAlias = "tuple[Process, list[int]]"
-"""A process, and the asks that are its rows."""
+_Made: TypeAlias = "tuple[Process, list[int]]"  #: A process, and the asks that are its rows
 
 
 class Model:
     """The Gaussian process over the asks, with lengths that are fitted again as their number grows.
 
     A fit to the first `at` that were told is used from `at + _lag(at)` on. In between it is worked at, a part at each
-    ask, so that no ask pays for all of it. Which fit is used depends on the number of told alone.
-    """
+    ask, so that no ask pays for all of it. Which fit is used depends on the number of told alone."""
 
     def __init__(self, features: Sequence[Feature], pool: Levels, trends: Trends | None) -> None:
         self._features = features

@@ -27,12 +27,9 @@ Levels: TypeAlias = "NDArray[np.int16]"
 """(points, parameters): the position of each value among its parameter's, or INACTIVE."""
 
 INACTIVE = -1
-HELD = 2_000_000
-"""Rows of a block that are kept in memory."""
-PREFIXES = 200_000
-"""Rows over the first parameters of a block that is not held, from which draws begin."""
-SCANNED = 200_000
-"""Rows up to which a block with conditions is looked through."""
+HELD = 2_000_000  #: Rows of a block that are kept in memory
+PREFIXES = 200_000  #: Rows over the first parameters of a block that is not held, from which draws begin
+SCANNED = 200_000  #: Rows up to which a block with conditions is looked through
 _CHUNK = 1 << 17
 _BATCHES = 200
 
@@ -218,12 +215,10 @@ class Points:
 class TiedParameters:
     """Parameters that restrictions and conditions tie together."""
 
-    places: tuple[int, ...]
-    """Their positions in the space, ascending."""
+    places: tuple[int, ...]  #: Their positions in the space, ascending
     rows: Levels
     """All their valid combinations, in order; or, where `rest` is not None, all those of the other parameters."""
-    rest: tuple[int, ...] | None
-    """Where it is not held: the parameters that are drawn behind the rows."""
+    rest: tuple[int, ...] | None  #: Where it is not held: the parameters that are drawn behind the rows
     order: tuple[int, ...] = ()
 
 

@@ -11,8 +11,7 @@ from fusiond.tuning.search.features import Feature
 from fusiond.tuning.search.gaussian import Reals
 from fusiond.tuning.search.points import Levels
 
-FAILURE_SHARPNESS = 4.0
-"""A failure says as much about its surroundings as a time does at half the prior's lengths."""
+FAILURE_SHARPNESS = 4.0  #: A failure says as much about its surroundings as a time does at half the prior's lengths
 
 
 class Safety:

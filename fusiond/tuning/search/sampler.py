@@ -38,17 +38,12 @@ from fusiond.tuning.search.models import Model
 from fusiond.tuning.search.points import Levels, Points
 from fusiond.tuning.search.safety import Safety
 
-SPREAD_OF = "spread"
-"""The attribute of an Optuna trial that holds the standard error of its value."""
-START = 10
-"""Asks before the model is used."""
+SPREAD_OF = "spread"  #: The attribute of an Optuna trial that holds the standard error of its value
+START = 10  #: Asks before the model is used
 SPREAD = 1000
-ABOUT = 0.2
-"""What is about as good elsewhere, in standard deviations of what was found there."""
-POOL = 50_000
-"""A space of no more points is its own pool."""
-DRAWN = 10_000
-"""Points of the pool of a larger one."""
+ABOUT = 0.2  #: What is about as good elsewhere, in standard deviations of what was found there
+POOL = 50_000  #: A space of no more points is its own pool
+DRAWN = 10_000  #: Points of the pool of a larger one
 NEAR_BEST, NEIGHBOURS = 3, 400
 """Of so many of the best, up to so many neighbours are looked at beside a pool that was drawn."""
 STALL, MOVES = 30, 5
@@ -194,12 +189,7 @@ class PointSampler(optuna.samplers.BaseSampler):
         return found
 
     def _best(
-        self,
-        mean: Reals,
-        deviation: Reals,
-        so_far: float,
-        extra: Levels | None,
-        among: NDArray[np.bool_] | None = None,
+        self, mean: Reals, deviation: Reals, so_far: float, extra: Levels | None, among: NDArray[np.bool_] | None = None
     ) -> int | None:
         """Where the expected improvement times the chance not to fail is largest, of what was not asked for."""
         above = (mean - so_far) / deviation

@@ -36,20 +36,16 @@ from fusiond.tuning.search.values import spread
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
-STARTUP = 10
-"""Asks until TPE's model is used; as many are drawn from the prior."""
-INVALID_LIMIT = 8
-"""After this many asks in a row that break a restriction, a point near the last one is taken instead."""
-DRAWS = 100
-"""Points that are drawn to find an untried one, before all are looked at."""
+STARTUP = 10  #: Asks until TPE's model is used; as many are drawn from the prior
+INVALID_LIMIT = 8  #: After this many asks in a row that break a restriction, a point near the last one is taken instead
+DRAWS = 100  #: Points that are drawn to find an untried one, before all are looked at
 ENUMERATED = 1_000_000
 
 
 class Study:
     """`next` hands out asks until the budget is spent or nothing is left; `tell` takes what became of them.
 
-    Several asks may be out at once: the next candidates compile while one is measured.
-    """
+    Several asks may be out at once: the next candidates compile while one is measured."""
 
     def __init__(
         self,

@@ -11,10 +11,8 @@ from fusiond.model.outcomes import Measurement
 from fusiond.tuning.search.gaussian import Reals
 
 LEAST_SAMPLES = 3
-MOST_SPREAD = 1.0
-"""What varies more than all values do says nothing more about it."""
-CLIPPED = 0.3
-"""This share of the values, the slowest, count as the fastest of them."""
+MOST_SPREAD = 1.0  #: What varies more than all values do says nothing more about it
+CLIPPED = 0.3  #: This share of the values, the slowest, count as the fastest of them
 
 
 def spread(measurement: Measurement | None) -> float:

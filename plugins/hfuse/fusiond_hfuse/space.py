@@ -45,8 +45,7 @@ CAPS = tuple(f"{FIT}{blocks}" for blocks in (2, 3, 4, 5, 6, 8, 12, 16))
 above what a kernel uses without one is not idle: ptxas then uses more.)"""
 ASSIGNS = ("sequential", "interleaved", "ticket", "multiprocessor")
 LAUNCHES = ("sequence", "streams", "graph")
-BLOCKS = (1, 2, 4, 8)
-"""Launched blocks per multiprocessor of a strided kernel."""
+BLOCKS = (1, 2, 4, 8)  #: Launched blocks per multiprocessor of a strided kernel
 
 KEPT = (24, 32, 40, 56, 72, 96)
 
@@ -57,18 +56,13 @@ class _Ways:
 
     group: KernelGroup
     limits: DeviceLimits
-    counts: Mapping[str, tuple[int, ...]]
-    """Letter -> the block sizes of the side."""
-    common: tuple[int, ...]
-    """The block sizes of a vertical kernel."""
+    counts: Mapping[str, tuple[int, ...]]  #: Letter -> the block sizes of the side
+    common: tuple[int, ...]  #: The block sizes of a vertical kernel
     virtual: Mapping[str, tuple[int, ...]]
     """Letter -> how many of its blocks may lie side by side, of those that have a choice."""
-    warp: bool
-    """The sides fit one block."""
-    strides: bool
-    """Each side can loop over its blocks."""
-    trades: bool
-    """One side can give registers to the other."""
+    warp: bool  #: The sides fit one block
+    strides: bool  #: Each side can loop over its blocks
+    trades: bool  #: One side can give registers to the other
 
     @property
     def caps(self) -> bool:
@@ -302,8 +296,7 @@ def composed(
 ) -> Space:
     """Which kernels to fuse, and how.
 
-    `best` are the pairs of the matching with their own best configs; `whole` says whether all may be one launch.
-    """
+    `best` are the pairs of the matching with their own best configs; `whole` says whether all may be one launch."""
     letters = group.letters
     matched = pairing.with_rest(best, letters)
     apart = pairing.with_rest((), letters)
@@ -338,8 +331,7 @@ def composed(
 # --- where to begin -------------------------------------------------------------------------------------
 
 
-_Seed: TypeAlias = tuple[str, dict[str, Value]]
-"""A name, and the values of a config that is to be tried early."""
+_Seed: TypeAlias = tuple[str, dict[str, Value]]  #: A name, and the values of a config that is to be tried early
 
 
 def seeds(
@@ -451,10 +443,7 @@ def composed_seeds(
     letters = group.letters
     caps = limits.registers_per_sm > 0
     alone: dict[str, dict[str, Value]] = {
-        letter: {
-            f"alone.{letter}": _alone(group, letter, limits)[0],
-            **({f"cap.{letter}": "none"} if caps else {}),
-        }
+        letter: {f"alone.{letter}": _alone(group, letter, limits)[0], **({f"cap.{letter}": "none"} if caps else {})}
         for letter in letters
     }
 

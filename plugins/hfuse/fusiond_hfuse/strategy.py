@@ -283,8 +283,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         """Fused pairs and single kernels, launched as the config says; or all in one launch.
 
         The config has all that it needs in itself, so it means the same at other sizes, for which no pair was ever
-        measured.
-        """
+        measured."""
         group = about.group
         try:
             groups = pairing.read(config.text("groups"), group.letters)

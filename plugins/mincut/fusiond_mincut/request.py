@@ -28,12 +28,10 @@ class PipelineRequest:
 
     job: Job = field(repr=False)
     pipeline: Pipeline
-    block: tuple[str, ...] | None
-    """The kernels of a job for one block."""
+    block: tuple[str, ...] | None  #: The kernels of a job for one block
     model: BenefitModel
     most_blocks: int
-    document: Mapping[str, Any] = field(repr=False)
-    """The file, as plain values."""
+    document: Mapping[str, Any] = field(repr=False)  #: The file, as plain values
 
 
 def read(job: Job, inputs: Inputs) -> tuple[PipelineRequest, dict[str, str]]:

@@ -22,18 +22,15 @@ from fusiond_mincut.frontend.graph import Pipeline
 MEASURED = "measured"
 LAUNCHES = ("sequence", "streams", "graph")
 """Blocks one after the other, on streams where they wait for nothing of each other, or that as a CUDA graph."""
-MOST_IN_STRIPS = 64
-"""Kernels of a pipeline that begins in strips, too: the texts of a thousand take seconds."""
-MOST_TEXT = 900
-"""Characters of a condition."""
+MOST_IN_STRIPS = 64  #: Kernels of a pipeline that begins in strips, too: the texts of a thousand take seconds
+MOST_TEXT = 900  #: Characters of a condition
 
 
 def composed(pipeline: Pipeline, found: Mapping[str, Partition], best: Mapping[str, str]) -> Space:
     """All ways to launch a pipeline: `found` are its partitions by name, `best` the fastest way of each measured block.
 
     Kernels by themselves, each at its best, are a baseline. As a candidate they would win against a lesser form of
-    themselves, so the unfused partition is not offered as measured.
-    """
+    themselves, so the unfused partition is not offered as measured."""
     apart = str(blocks.unfused(pipeline))
     texts = [str(each) for each in found.values()]
     restrictions = []

@@ -36,15 +36,11 @@ from fusiond_mincut.frontend.graph import Pipeline
 from fusiond_mincut.request import PipelineRequest
 
 ODD = {"width": 67, "height": 41}
-MOST_SAID = 200
-"""Rejections, and blocks that are not tried, in an analysis."""
-MOST_NAMED = 24
-"""Kernels of a side of a cut, or of a block that is refused, that a report names."""
-MOST_DRAWN = 200
-"""Kernels of a picture: Graphviz takes minutes for more."""
+MOST_SAID = 200  #: Rejections, and blocks that are not tried, in an analysis
+MOST_NAMED = 24  #: Kernels of a side of a cut, or of a block that is refused, that a report names
+MOST_DRAWN = 200  #: Kernels of a picture: Graphviz takes minutes for more
 MOST_SHOWN = 10
-MOST_STRIPS = 2
-"""Strips that a block begins with."""
+MOST_STRIPS = 2  #: Strips that a block begins with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +48,7 @@ class Untried:
     """A block that could be fused and is not measured by itself."""
 
     kernels: tuple[str, ...]
-    saves: float
-    """By `cost`: what it would save per pixel, in the time of a byte of DRAM."""
+    saves: float  #: By `cost`: what it would save per pixel, in the time of a byte of DRAM
     because: str
 
 
@@ -62,12 +57,9 @@ class PipelineAnalysis:
     asked: PipelineRequest
     target: Target = field(repr=False)
     planned: PlannedPartition
-    best: Optimum | None
-    """By the job's model, among blocks that are legal by the paper's rules."""
-    widest: Optimum | None
-    """Among all that the generated kernels can compute."""
-    several: tuple[tuple[str, ...], ...]
-    """Blocks of several kernels to measure."""
+    best: Optimum | None  #: By the job's model, among blocks that are legal by the paper's rules
+    widest: Optimum | None  #: Among all that the generated kernels can compute
+    several: tuple[tuple[str, ...], ...]  #: Blocks of several kernels to measure
     untried: tuple[Untried, ...]
 
     @property
@@ -78,9 +70,7 @@ class PipelineAnalysis:
     def whole(self) -> KernelBlock | None:
         """The block that a job for one block, or for a pipeline of one kernel, is about."""
         names = [each.name for each in self.pipeline.kernels]
-        if self.asked.block is None and len(names) > 1:
-            return None
-        return blocks.block(self.pipeline, names)
+        return None if self.asked.block is None and len(names) > 1 else blocks.block(self.pipeline, names)
 
 
 class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
@@ -295,9 +285,7 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
             baseline("sequential", f"{count} kernels, one after the other", lambda each: each),
             baseline("streams", f"{count} kernels, independent ones on streams of their own", streams.concurrent),
             baseline(
-                "graph",
-                f"{count} kernels as one CUDA graph",
-                lambda each: streams.concurrent(each, issue="graph"),
+                "graph", f"{count} kernels as one CUDA graph", lambda each: streams.concurrent(each, issue="graph")
             ),
         )
 

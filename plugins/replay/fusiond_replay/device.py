@@ -40,8 +40,7 @@ class ReplayProvider:
     """`fusiond.devices.base.DeviceProvider` for what was recorded elsewhere."""
 
     kind = "replay"
-    shares_cores = False
-    """Nothing is timed."""
+    shares_cores = False  #: Nothing is timed
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         limits = DeviceLimits(

@@ -30,8 +30,7 @@ from fusiond.strategy.recorded_space import PackRow as Row
 from fusiond.strategy.space import Parameter, Space
 
 WARMUPS = 3
-UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
-"""Unit -> microseconds."""
+UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}  #: Unit -> microseconds
 __all__ = ["FAILURES", "UNITS", "VERSION", "WARMUPS", "Pack", "Row", "read"]
 FAILURES = ("compile", "runtime", "timeout", "correctness", "constraints")
 
@@ -43,15 +42,13 @@ class Pack:
     """A recorded space."""
 
     name: str
-    device: str
-    """What the driver called it; empty where that is not known."""
+    device: str  #: What the driver called it; empty where that is not known
     parameters: tuple[Parameter, ...]
     rows: tuple[Row, ...]
     warmups: int = WARMUPS
     kernel: str = ""
     problem: tuple[int, ...] = ()
-    notice: str = ""
-    """Source and licence."""
+    notice: str = ""  #: Source and licence
 
     @property
     def space(self) -> Space:

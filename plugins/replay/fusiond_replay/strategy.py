@@ -32,8 +32,7 @@ class RecordedFile:
     """A file that holds a recorded space."""
 
     path: str
-    digest: str
-    """The key of its bytes."""
+    digest: str  #: The key of its bytes
 
 
 class Replay(StrategyBase[RecordedFile, Target]):

@@ -21,11 +21,7 @@ from fusiond_replay import pack
 from fusiond_replay.pack import FAILURES, UNITS, WARMUPS, Pack, Row
 
 _UNITS = {**UNITS, "": 1e3, "milliseconds": 1e3, "miliseconds": 1e3, "seconds": 1e6, "microseconds": 1.0, "ns": 1e-3}
-_CACHED = {
-    "InvalidConfig": "constraints",
-    "CompilationFailedConfig": "compile",
-    "RuntimeFailedConfig": "runtime",
-}
+_CACHED = {"InvalidConfig": "constraints", "CompilationFailedConfig": "compile", "RuntimeFailedConfig": "runtime"}
 """Kernel Tuner's words in `time`."""
 
 

@@ -29,8 +29,7 @@ class StitchingAnalysis:
     text: str = ""
     tuned: Config = field(default_factory=lambda: Config(()))
     """The seed whose schedules the performance library is asked about: rows in registers have none."""
-    entries: tuple[performance_library.Key, ...] = ()
-    """Those that it looks up."""
+    entries: tuple[performance_library.Key, ...] = ()  #: Those that it looks up
     calls: Program | None = field(default=None, repr=False)
     """The library calls by themselves, timed; None where there are none, or where they are timed in every plan."""
     parts: tuple[tuple[Part, tuple[str, ...]], ...] = field(default=(), repr=False)

@@ -21,10 +21,8 @@ from fusiond_stitching.frontend.graph import HloModule
 KEYS = ("module", "frame", "inputs", "dots", "accuracy", "deterministic", "probes", "groups", "group")
 DOTS = ("library", "stitched", "any")
 STRICT, AS_XLA = "strict", "xla"
-PROBES = 12
-"""How many missing entries of the performance library a job has measured, unless it says otherwise."""
-GROUPS = 12
-"""How many different groups are measured by themselves, unless a job says otherwise."""
+PROBES = 12  #: How many missing entries of the performance library a job has measured, unless it says otherwise
+GROUPS = 12  #: How many different groups are measured by themselves, unless a job says otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +36,10 @@ class StitchingRequest:
     accuracy: str
     """strict: quotients and roots of f32 are rounded to nearest; xla: two units in the last place, as XLA has them
     compiled."""
-    deterministic: bool
-    """Sums of scatters are the same, bit by bit, in every run."""
+    deterministic: bool  #: Sums of scatters are the same, bit by bit, in every run
     probes: int
     groups: int
-    group: bool
-    """The module is one group, of a larger one perhaps."""
+    group: bool  #: The module is one group, of a larger one perhaps
 
 
 def read(job: Job, inputs: Inputs) -> tuple[str, StitchingRequest, Mapping[str, str]]:

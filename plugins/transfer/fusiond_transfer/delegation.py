@@ -44,11 +44,9 @@ class Offered:
     strategy: str
     kernels: tuple[str, ...]
     asked: Asked = field(repr=False)
-    places: Mapping[str, str] = field(repr=False)
-    """Its buffer -> the vector."""
+    places: Mapping[str, str] = field(repr=False)  #: Its buffer -> the vector
     writes: frozenset[str]
-    sizes: Mapping[str, int] = field(default_factory=dict, repr=False)
-    """Its size -> what that is in the graph."""
+    sizes: Mapping[str, int] = field(default_factory=dict, repr=False)  #: Its size -> what that is in the graph
     aligned: tuple[int, ...] = field(default=(), repr=False)
     """Bytes at which parts of vectors begin that its launch is passed."""
 
@@ -67,8 +65,7 @@ class Together:
 
     graph: Graph
     offered: tuple[Offered, ...] = ()
-    refused: tuple[tuple[str, str], ...] = ()
-    """(kernels, why)"""
+    refused: tuple[tuple[str, str], ...] = ()  #: (kernels, why)
 
     def labels(self, answers: Answers) -> tuple[str, ...]:
         """What `together` may be; empty where nothing is offered."""

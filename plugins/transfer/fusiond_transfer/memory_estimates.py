@@ -20,11 +20,9 @@ class MemoryEstimate:
 
     mapped: str
     managed: str
-    vectors: Mapping[str, tuple[str, ...]]
-    """Kind -> the vectors."""
+    vectors: Mapping[str, tuple[str, ...]]  #: Kind -> the vectors
     time_us: float
-    basis: str
-    """measured, partly measured, or assumed."""
+    basis: str  #: measured, partly measured, or assumed
 
 
 def estimates(about: TransferAnalysis, answers: Answers) -> tuple[MemoryEstimate, ...]:

@@ -52,11 +52,7 @@ def report(about: TransferAnalysis) -> dict[str, object]:
     if about.other_strategies is not None:
         said["together"] = delegation.report(about.other_strategies)
     if graph.limit_bytes is not None:
-        said["limit"] = {
-            "device_bytes": graph.limit_bytes,
-            "peak_bytes": schedules.peak_bytes,
-            **_evictions(schedules),
-        }
+        said["limit"] = {"device_bytes": graph.limit_bytes, "peak_bytes": schedules.peak_bytes, **_evictions(schedules)}
     if about.other is not None:
         other = about.other.least()
         said["reordered"] = {

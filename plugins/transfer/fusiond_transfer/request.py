@@ -17,11 +17,9 @@ class TransferRequest:
     """A Workload's payload."""
 
     graph: Graph
-    counted: bool
-    """Allocations are part of what is measured."""
+    counted: bool  #: Allocations are part of what is measured
     odd: Mapping[str, int]
-    together: Job | None = None
-    """The job, where it asks other strategies for kernels that can be one."""
+    together: Job | None = None  #: The job, where it asks other strategies for kernels that can be one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +28,9 @@ class TransferAnalysis:
 
     asked: TransferRequest
     schedules: Schedules
-    other: Schedules | None
-    """In another order of the kernels, where that needs fewer messages."""
+    other: Schedules | None  #: In another order of the kernels, where that needs fewer messages
     offer: space.Offer
     costs: dict[str, cost.GraphCosts] = field(default_factory=dict)
-    other_strategies: delegation.Together | None = None
-    """What other strategies are asked for."""
+    other_strategies: delegation.Together | None = None  #: What other strategies are asked for
     composed: dict[tuple[str, str], TransferAnalysis | Rejection] = field(default_factory=dict)
     """What is known of the graph with their answers in it, by label and answers."""

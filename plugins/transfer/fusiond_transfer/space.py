@@ -54,25 +54,18 @@ _GROUPED = (
 class Offer:
     """What there is to choose for a graph."""
 
-    paper: bool
-    """The paper's heuristic is run."""
+    paper: bool  #: The paper's heuristic is run
     reordered: bool
-    counted: bool
-    """Allocations are counted."""
-    graph: bool
-    """A CUDA graph can hold it."""
+    counted: bool  #: Allocations are counted
+    graph: bool  #: A CUDA graph can hold it
     allocations: tuple[str, ...] = ALLOCATIONS
     moments: tuple[str, ...] = ("late", "early")
-    large: bool = False
-    """Each Program takes seconds to make."""
+    large: bool = False  #: Each Program takes seconds to make
     mapped: tuple[str, ...] = ()
     """Which vectors may lie in mapped memory (`analysis.mapped_or_managed`); empty: none may."""
-    managed: tuple[str, ...] = ()
-    """Likewise in managed memory."""
-    chunks: tuple[int, ...] = (1,)
-    """Numbers of chunks; 1: nothing is cut."""
-    together: tuple[str, ...] = ()
-    """Which kernels other strategies make one launch of; empty where nobody is asked."""
+    managed: tuple[str, ...] = ()  #: Likewise in managed memory
+    chunks: tuple[int, ...] = (1,)  #: Numbers of chunks; 1: nothing is cut
+    together: tuple[str, ...] = ()  #: Which kernels other strategies make one launch of; empty where nobody is asked
 
 
 def fused(offer: Offer) -> Space:
@@ -150,10 +143,7 @@ def baselines(offer: Offer) -> list[tuple[str, str, str]]:
 
 
 def seeds(
-    offer: Offer,
-    space: Space,
-    chunks: int = 1,
-    memories: Mapping[str, str] | None = None,
+    offer: Offer, space: Space, chunks: int = 1, memories: Mapping[str, str] | None = None
 ) -> tuple[tuple[str, Config], ...]:
     """What the paper would choose, the fewest, the fastest, the plain way, so many chunks, and vectors in these
     `memories`: points of the space only, each once."""

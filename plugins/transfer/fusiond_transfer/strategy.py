@@ -20,15 +20,7 @@ from fusiond.model.program import Memory, Program
 from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, StrategyBase, Target
 from fusiond.strategy.space import Space
 from fusiond_transfer import delegation, memory_estimates, space
-from fusiond_transfer.analysis import (
-    chunks,
-    cost,
-    describe,
-    eviction,
-    heuristic,
-    mapped_or_managed,
-    memory_costs,
-)
+from fusiond_transfer.analysis import chunks, cost, describe, eviction, heuristic, mapped_or_managed, memory_costs
 from fusiond_transfer.analysis.cells import Script
 from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules, reordered

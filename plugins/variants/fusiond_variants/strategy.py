@@ -31,8 +31,7 @@ class VariantsAnalysis:
 
     usable: Mapping[str, Analysis[Any, Any]] = field(repr=False)
     """Name -> the variant's own analysis; the reference first."""
-    reference: Program | None
-    """As given; None where it cannot run."""
+    reference: Program | None  #: As given; None where it cannot run
 
 
 class Variants(StrategyBase[VariantsRequest, VariantsAnalysis]):
@@ -74,10 +73,7 @@ class Variants(StrategyBase[VariantsRequest, VariantsAnalysis]):
             if reference is None:
                 break
         function = asked.function
-        report = {
-            "reference": first.name if function is None else function.name,
-            "variants": reports,
-        }
+        report = {"reference": first.name if function is None else function.name, "variants": reports}
         return Analysis(
             workload=workload, report=frozen(report), rejections=tuple(rejections), alone=True,
             scrutiny=Scrutiny(function=function, numbers=_numbers(reports), precision=asked.precision != "any"),

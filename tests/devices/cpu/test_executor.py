@@ -267,8 +267,7 @@ def test_binaries_that_cannot_be_loaded(executor: CpuExecutor, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("index", "where"),
-    [(N, "behind y"), (N + 4000, "behind y"), (-1, "before y"), (-16000, "before y")],
+    ("index", "where"), [(N, "behind y"), (N + 4000, "behind y"), (-1, "before y"), (-16000, "before y")]
 )
 def test_a_write_outside_is_seen(load: Callable[..., CpuProgram], index: int, where: str) -> None:
     step = launch("w", "write_at", "y", Scalar(dtype="int64", value=index), grid=(1, 1, 1), block=(1, 1, 1))
@@ -343,11 +342,7 @@ def test_other_outputs_than_the_references_are_wrong(judge: Callable[..., Reply]
 
 
 def test_a_reference_that_races_agrees_with_nobody(judge: Callable[..., Reply]) -> None:
-    racing = plan(
-        (RANDOM_X, Y),
-        scale("a", "x", "y", 2.0, stream=1),
-        scale("b", "x", "y", 3.0, stream=2),
-    )
+    racing = plan((RANDOM_X, Y), scale("a", "x", "y", 2.0, stream=1), scale("b", "x", "y", 3.0, stream=2))
     # Which of the two comes last is decided by the seed alone, so both runs of a seed agree; the seeds do not.
     for by in (2.0, 3.0):
         reply = judge(racing, plan((RANDOM_X, Y), scale("a", "x", "y", by)))
@@ -394,8 +389,7 @@ def test_with_every_after_in_place_no_order_matters(run: Callable[..., Any]) -> 
 
 
 @pytest.mark.parametrize(
-    "missing",
-    ["k_x<up_x", "k_w<up_w", "join<k_x", "sum<k_w", "down<sum", "next_x<k_x", "reuse<join"],
+    "missing", ["k_x<up_x", "k_w<up_w", "join<k_x", "sum<k_w", "down<sum", "next_x<k_x", "reuse<join"]
 )
 def test_a_missing_after_shows_on_one_of_the_two_seeds(run: Callable[..., Any], missing: str) -> None:
     """Too early and too late, copies and kernels: what a quiet GPU would let pass."""

@@ -105,10 +105,7 @@ def test_refusals(text: str, message: str) -> None:
             '#ifdef PTX\n_Pragma("GCC error \\"line 2: inline assembly is not emulated\\"") '
             'asm("mma.sync %0;" : "=r"(x));\n#endif\n',
         ),
-        (
-            "#if 0\n#include <cub/cub.cuh>\n#endif\n",
-            "#if 0\n#error line 2: <cub/cub.cuh> is not emulated\n#endif\n",
-        ),
+        ("#if 0\n#include <cub/cub.cuh>\n#endif\n", "#if 0\n#error line 2: <cub/cub.cuh> is not emulated\n#endif\n"),
     ],
 )
 def test_in_an_if_group_a_refusal_is_left_to_the_preprocessor(text: str, lowered: str) -> None:

@@ -204,11 +204,7 @@ def test_everything_is_freed(gpu: Any) -> None:
 
 def test_streams_wait_only_for_what_the_plan_says(gpu: Any) -> None:
     of = program(
-        (
-            launch("a", stream=0),
-            launch("b", on="y", stream=1),
-            launch("c", stream=0, after=("a", "b")),
-        ),
+        (launch("a", stream=0), launch("b", on="y", stream=1), launch("c", stream=0, after=("a", "b"))),
         buffer("x"),
         buffer("y"),
     )

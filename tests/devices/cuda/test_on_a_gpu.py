@@ -101,11 +101,7 @@ IOTA = np.arange(N, dtype=np.float32)
 @pytest.mark.parametrize("issue", ["streams", "graph"])
 def test_results_and_times(tmp_path: Path, issue: str) -> None:
     y = dataclasses.replace(X, name="y")
-    steps = (
-        launch("a", stream=0),
-        launch("b", on="y", stream=1),
-        launch("c", stream=0, after=("b",)),
-    )
+    steps = (launch("a", stream=0), launch("b", on="y", stream=1), launch("c", stream=0, after=("b",)))
     done, arrays = run(plan(*steps, buffers=(X, y), issue=issue), tmp_path, "--samples", "10")
     assert done.returncode == 0, done.stderr
     assert np.allclose(arrays["x"], IOTA / 4)

@@ -10,17 +10,7 @@ from fusiond_mincut.codegen import emit
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.frontend import borders
 
-from .running import (
-    APPLICATIONS,
-    Case,
-    application,
-    check,
-    emitted,
-    pipeline,
-    rebordered,
-    resized,
-    whole,
-)
+from .running import APPLICATIONS, Case, application, check, emitted, pipeline, rebordered, resized, whole
 
 SMALL = BlockParams(block_x=8, block_y=4, pixels=2)
 SIZES = ((1, 1), (2, 1), (1, 5), (3, 2), (5, 7), (17, 9), (67, 41))

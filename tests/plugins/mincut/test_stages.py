@@ -100,7 +100,7 @@ def test_a_channel_has_a_letter_only_where_several_are_read():
     given = pipeline(
         "pipeline: p\nimage: {width: 4, height: 4, dtype: uint8, channels: 3}\ninputs: [s]\noutputs: [t, u]\nkernels:\n"
         '  t: {pattern: point, reads: [s], body: "s + 1"}\n'
-        '  u: {pattern: point, reads: [s], body: {r: "s.g", g: "s.b + s", b: "s.b * s.b"}}\n',
+        '  u: {pattern: point, reads: [s], body: {r: "s.g", g: "s.b + s", b: "s.b * s.b"}}\n'
     )
     one, three = (stages.stages(each) for each in given.kernels)
     assert re.findall(r"\w+_stage\w*", one) == ["t_stage"]

@@ -10,18 +10,7 @@ from fusiond_mincut.codegen import block_configs, emit, separation
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.frontend import borders
 
-from .running import (
-    APPLICATIONS,
-    Case,
-    application,
-    check,
-    compare,
-    pipeline,
-    rebordered,
-    resized,
-    wanted,
-    whole,
-)
+from .running import APPLICATIONS, Case, application, check, compare, pipeline, rebordered, resized, wanted, whole
 from .test_emit import COLOURS, DIAMOND, MIXED, ONE_SIDED, REPEATED, chain
 
 

@@ -42,9 +42,7 @@ ENTRY main {{
 )
 def test_a_value_for_each_row_is_computed_by_the_updates_if_it_is_cheap(cheap, inside):
     module = scattered(
-        f"e = f32[8192] {cheap}(v)",
-        "s = f32[8192,64] broadcast(e), dimensions={0}",
-        "f32[8192,64] multiply(s, w)",
+        f"e = f32[8192] {cheap}(v)", "s = f32[8192,64] broadcast(e), dimensions={0}", "f32[8192,64] multiply(s, w)"
     )
     assert module.in_place
     assert ("e" in absorbed(module, FusionPolicy(**MORE))) == inside

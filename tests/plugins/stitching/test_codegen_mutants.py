@@ -17,9 +17,7 @@ from fusiond.devices.base import ExecutionError
 from fusiond.devices.cpu.race import find_in
 from fusiond.model.program import Program
 from fusiond_stitching.analysis import planner
-from fusiond_stitching.analysis.plan import (
-    StitchingPlan,
-)
+from fusiond_stitching.analysis.plan import StitchingPlan
 
 from .checking import Batch
 from .policies import LIMITS, POLICIES

@@ -8,9 +8,7 @@ import pytest
 
 from fusiond.model.nouns import Rejection
 from fusiond_stitching.analysis import planner
-from fusiond_stitching.analysis.plan import (
-    StitchingPlan,
-)
+from fusiond_stitching.analysis.plan import StitchingPlan
 from fusiond_stitching.codegen import emit, tolerances
 from fusiond_stitching.frontend import importer
 

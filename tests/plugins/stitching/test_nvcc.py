@@ -25,10 +25,7 @@ def compiled(text, folder, arch="sm_75"):
     return done.stderr
 
 
-@pytest.mark.parametrize(
-    ("group", "policy"),
-    [("reductions", "blocks"), ("indexing", "grid"), ("half", "tiny")],
-)
+@pytest.mark.parametrize(("group", "policy"), [("reductions", "blocks"), ("indexing", "grid"), ("half", "tiny")])
 def test_stitched_modules(group, policy, tmp_path):
     batch = Batch.of(group)
     program = batch.program(planner.plan(batch.module, POLICIES[policy], LIMITS).plan)

@@ -69,11 +69,7 @@ def shape_that_does_not_follow(graph: HloGraph) -> HloGraph:
 
 @pytest.mark.parametrize(
     ("broken", "said"),
-    [
-        (loses_operand, "which is gone"),
-        (loses_output, "is gone"),
-        (shape_that_does_not_follow, "the result"),
-    ],
+    [(loses_operand, "which is gone"), (loses_output, "is gone"), (shape_that_does_not_follow, "the result")],
 )
 @pytest.mark.parametrize("place", [0, 3])
 def test_a_pass_that_gives_no_graph_is_named(

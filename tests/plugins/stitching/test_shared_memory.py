@@ -7,14 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusiond_stitching.analysis.shared_memory import (
-    ALIGNMENT,
-    Dominance,
-    SharedBuffer,
-    layout,
-    relieved,
-    total,
-)
+from fusiond_stitching.analysis.shared_memory import ALIGNMENT, Dominance, SharedBuffer, layout, relieved, total
 
 # --- layout ---------------------------------------------------------------------------------------------
 
@@ -78,11 +71,7 @@ def test_the_papers_figure():
 
 def test_a_write_in_place_gives_way_to_what_is_in_the_way():
     """The earlier buffer's space may not be free any more in all its bytes: then the later one goes elsewhere."""
-    wanted = (
-        SharedBuffer("a", 32, 0, 2),
-        SharedBuffer("b", 32, 2, 3, "a"),
-        SharedBuffer("c", 32, 2, 4, "a"),
-    )
+    wanted = (SharedBuffer("a", 32, 0, 2), SharedBuffer("b", 32, 2, 3, "a"), SharedBuffer("c", 32, 2, 4, "a"))
     offsets = layout(wanted)
     assert clashes(wanted, offsets) == set()
     assert (offsets["b"] == offsets["a"]) != (offsets["c"] == offsets["a"])

@@ -32,11 +32,7 @@ def steps(module):
 
 @pytest.mark.parametrize(
     ("function", "partial"),
-    [
-        (lambda x: x.sum(0), (64, 96)),
-        (lambda x: x.max(), None),
-        (lambda x: x.reshape(32, 32, 96).sum((0, 1)), None),
-    ],
+    [(lambda x: x.sum(0), (64, 96)), (lambda x: x.max(), None), (lambda x: x.reshape(32, 32, 96).sum((0, 1)), None)],
 )
 def test_a_large_reduce_becomes_two(function, partial):
     _, module = graph(function, ROWS)

@@ -85,13 +85,7 @@ def test_what_only_chooses_rounds_nothing() -> None:
     assert tolerances.near_ties(importer.read(text, "m.hlo")) == ("out_1",)
 
 
-@pytest.mark.parametrize(
-    ("function", "x"),
-    [
-        (largest(top_k.MOST + 1), ROWS),
-        (largest(2), ROWS > 0),
-    ],
-)
+@pytest.mark.parametrize(("function", "x"), [(largest(top_k.MOST + 1), ROWS), (largest(2), ROWS > 0)])
 def test_the_rest_is_left_to_a_library(function: Any, x: np.ndarray) -> None:
     module = importer.read(oracle.lowered(function, x), "m.hlo")
     assert len(module.foreign) >= 1

@@ -217,11 +217,7 @@ def test_other_sizes_and_exports(
         ("outputs: [y, z]\n", "outputs: [y, z]\nloop: true\ncarried: {x: y}\n", "no part .* named in a loop, and x is"),
         ("outputs: [y, z]\n", "outputs: [y, z]\nlimits: {device_bytes: 9}\n", "no part .* under a limit, and x is"),
         ('["y[:n // 2]"]', '["y[:n // 2]"], in_place: {"y[:n // 2]": x}', "in place is all of a vector"),
-        (
-            "reads: [y], writes: [z]",
-            "reads: [y], writes: [z], in_place: {z: y}",
-            "y is named in parts",
-        ),
+        ("reads: [y], writes: [z]", "reads: [y], writes: [z], in_place: {z: y}", "y is named in parts"),
     ],
 )
 def test_what_is_wrong_has_a_line(parse: Callable[..., Workload], old: str, new: str, why: str) -> None:

@@ -240,10 +240,7 @@ def test_names_that_yaml_takes_for_something_else(parse: Callable[..., Workload]
         (lambda graph: graph.device("k5", reads=("A",), writes=("N", "O"), body="A"), "there is no formula for O"),
         (lambda graph: graph.device("k5", reads=("A",), writes="N"), "writes is the text 'N'"),
         (lambda graph: graph.loop({}), "nothing is carried"),
-        (
-            lambda graph: graph.host("k5", reads=("A",), writes=("N",), elements=2.5),
-            "is 2.5; a whole number is wanted",
-        ),
+        (lambda graph: graph.host("k5", reads=("A",), writes=("N",), elements=2.5), "is 2.5; a whole number is wanted"),
     ],
 )
 def test_slips_in_python_are_refused(spoil: Callable[[KernelGraph], object], says: str) -> None:

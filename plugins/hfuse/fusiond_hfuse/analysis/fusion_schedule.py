@@ -19,16 +19,14 @@ class FusedSide:
 
     slot: FusionSlot
     shape: Dim3
-    first: int
-    """The lowest thread id of this side."""
+    first: int  #: The lowest thread id of this side
     barrier: int
     """The id of its partial barrier, of several virtual blocks the first one's; 0: the hardware's own, where all
     threads of the block that have not left are this side's."""
     virtual: int = 1
     """At block level, how many of its blocks lie side by side in a fused one (POD-Attention's virtual blocks)."""
 
-    registers: int = 0
-    """That each of its threads has once the sides have traded them (`setmaxnreg`); 0: as launched."""
+    registers: int = 0  #: That each of its threads has once the sides have traded them (`setmaxnreg`); 0: as launched
 
     @property
     def threads(self) -> int:
@@ -46,13 +44,11 @@ class FusionSchedule:
     level: str = "warp"
     """When horizontal: `warp` (the sides lie beside each other in every block) or `block` (each block is of one
     side)."""
-    assign: str = ""
-    """At block level, which block is whose: `sequential`, `interleaved`, `ticket` or `multiprocessor`."""
+    assign: str = ""  #: At block level, which block is whose: `sequential`, `interleaved`, `ticket` or `multiprocessor`
     map: str = "pad"
     """At warp level, what a side does that has another number of blocks than the launch: `pad` (the launch has as many
     as the longest side, shorter ones sit some out) or `stride` (each side loops over its blocks)."""
-    blocks: int = 0
-    """The launch's number of blocks when strided."""
+    blocks: int = 0  #: The launch's number of blocks when strided
     sides: tuple[FusedSide, ...]
 
     @property

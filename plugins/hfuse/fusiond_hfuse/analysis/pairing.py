@@ -19,8 +19,7 @@ from fusiond.model.nouns import Config, Value
 from fusiond.model.outcomes import Record, Verdict
 from fusiond_hfuse.frontend.fusion_group import SLOTS, FusionSlot, KernelGroup
 
-Pair = tuple[str, str]
-"""Two letters, in the order in which their kernels stand in the pair's own workload."""
+Pair = tuple[str, str]  #: Two letters, in the order in which their kernels stand in the pair's own workload
 
 
 def saving(record: Record) -> float:
@@ -81,12 +80,7 @@ def regrouped(slots: Iterable[FusionSlot], granularity: int) -> KernelGroup:
 
     return KernelGroup(
         slots=tuple(
-            FusionSlot(
-                letter=letter,
-                kernel=each.kernel,
-                sizes=each.sizes,
-                prefix=prefix(letter, each.kernel.name),
-            )
+            FusionSlot(letter=letter, kernel=each.kernel, sizes=each.sizes, prefix=prefix(letter, each.kernel.name))
             for letter, each in zip(SLOTS, given, strict=False)
         ),
         granularity=granularity,

@@ -16,11 +16,9 @@ from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
 from fusiond_hfuse.frontend.launch_shapes import shares_a_block, thread_counts
 from fusiond_hfuse.frontend.source_kernel import SourceKernel
 
-VIRTUAL = (1, 2, 4, 8)
-"""Blocks of one kernel side by side in a fused block."""
+VIRTUAL = (1, 2, 4, 8)  #: Blocks of one kernel side by side in a fused block
 
-PAPER_THREADS = 1024
-"""d0 of Fig. 6: the paper searches partitions of a block of this size."""
+PAPER_THREADS = 1024  #: d0 of Fig. 6: the paper searches partitions of a block of this size.
 
 
 def counts(group: KernelGroup, letter: str, limits: DeviceLimits, *, beside: bool = False) -> tuple[int, ...]:
@@ -87,8 +85,7 @@ def may_go_on(kernel: SourceKernel) -> bool:
     """Whether a thread that has left the kernel's body may do more work while others of its warp are still inside.
 
     A body that some threads leave early while the others meet in a shuffle or a vote counts on the first ones being
-    gone: the meeting waits for every thread of its mask that still runs. On the safe side: any jump, any such word.
-    """
+    gone: the meeting waits for every thread of its mask that still runs. On the safe side: any jump, any such word."""
     return not (kernel.parsed.leaves and kernel.parsed.meets)
 
 
@@ -205,8 +202,7 @@ def whose(assign: str, grids: tuple[int, ...], number: int) -> tuple[int, int]:
     """(side, its block) of one block of a launch at block level, or of one ticket: what the fused kernel works out.
 
     Sequential: the first side's blocks, then the second's. Interleaved, and by ticket: of the first i blocks a side
-    has its `ratio`; what is left over is shared out among the sides behind it in the same way.
-    """
+    has its `ratio`; what is left over is shared out among the sides behind it in the same way."""
     whole = sum(grids)
     if not 0 <= number < whole:
         raise ValueError(f"{number} is not one of {whole} blocks")

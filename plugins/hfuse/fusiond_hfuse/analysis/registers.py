@@ -22,10 +22,8 @@ from fusiond.model.nouns import DeviceLimits
 SLACK = 6
 """Registers that a fused thread may have beyond the kernel that takes most, for what its side is told; that a resident
 block goes for them only where it would spill otherwise (resources.py)."""
-STEP = 8
-"""Registers are allocated per thread in steps of 256 / 32."""
-LEAST = 16
-"""ptxas takes no lower bound."""
+STEP = 8  #: Registers are allocated per thread in steps of 256 / 32
+LEAST = 16  #: ptxas takes no lower bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +32,11 @@ class RegisterCap:
     most one of them."""
 
     registers: int | None = None
-    blocks: int = 0
-    """0 where nothing is asked for."""
+    blocks: int = 0  #: 0 where nothing is asked for
 
 
-WARPGROUP = 128
-"""Threads that change their registers together (PTX ISA, setmaxnreg)."""
-LEAST_KEPT, MOST_TAKEN = 24, 256
-"""What setmaxnreg takes, in steps of 8."""
+WARPGROUP = 128  #: Threads that change their registers together (PTX ISA, setmaxnreg)
+LEAST_KEPT, MOST_TAKEN = 24, 256  #: What setmaxnreg takes, in steps of 8
 
 
 def traded(launched: int, giver: int, taker: int, kept: int) -> int | None:
@@ -77,10 +72,8 @@ class RegisterBound:
 
     b1: int
     b2: int
-    others: tuple[int, ...] = ()
-    """b3 and so on, in a group of more than two."""
-    by_shared: int | None
-    """None when the fused kernel has no shared memory, so that this term is absent."""
+    others: tuple[int, ...] = ()  #: b3 and so on, in a group of more than two
+    by_shared: int | None  #: None when the fused kernel has no shared memory, so that this term is absent
     by_threads: int
     b0: int
     r0: int
@@ -100,8 +93,7 @@ def bound(
     """r0 for kernels of d1, d2 ... threads and NRegs registers in a fused block of `block` threads and `shared_bytes`.
 
     r0 is rounded down to what ptxas can allocate, and kept between 16 and the target's most. b0 is at least 1: a
-    kernel that does not fit even once has no bound to keep.
-    """
+    kernel that does not fit even once has no bound to keep."""
     alone = tuple(
         limits.registers_per_sm // (count * max(used, 1)) for count, used in zip(threads, registers, strict=True)
     )

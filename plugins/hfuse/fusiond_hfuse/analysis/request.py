@@ -20,8 +20,7 @@ class FusionRequest:
 
     group: KernelGroup
     job: Job = field(repr=False)
-    names: Mapping[str, str]
-    """Letter -> what the job calls the kernel: a catalogue name or a path."""
+    names: Mapping[str, str]  #: Letter -> what the job calls the kernel: a catalogue name or a path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +29,8 @@ class GroupAnalysis:
 
     request: FusionRequest
     target: Target = field(repr=False)
-    legal: tuple[pairing.Pair, ...] = ()
-    """The pairs that can be fused, of a group of three or more."""
-    whole: bool = False
-    """All of a group of three or more can be one launch."""
+    legal: tuple[pairing.Pair, ...] = ()  #: The pairs that can be fused, of a group of three or more
+    whole: bool = False  #: All of a group of three or more can be one launch
 
     @property
     def group(self) -> KernelGroup:

@@ -52,8 +52,7 @@ def native_source(slot: FusionSlot, threads: int, cap: int | None) -> Source:
     )  # fmt: skip
 
 
-MOST_BLOCKS = 2**31 - 1
-"""Of a launch, along x."""
+MOST_BLOCKS = 2**31 - 1  #: Of a launch, along x
 
 
 def unfused(
@@ -67,8 +66,7 @@ def unfused(
 ) -> Program:
     """The kernels as they are: one after the other, or each on a stream of its own, launched in `order` (of letters).
 
-    `issue` is `graph` for the same as one CUDA graph.
-    """
+    `issue` is `graph` for the same as one CUDA graph."""
     order = order or group.letters
     sources = {slot.letter: native_source(slot, threads[slot.letter], caps[slot.letter]) for slot in group.slots}
     places = {letter: f"{source.name}:" for letter, source in sources.items()}
@@ -266,8 +264,7 @@ def aligned(schedule: FusionSchedule, shared_bytes: int) -> int:
 def arena_places(schedule: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> dict[str, int]:
     """Letter -> where its dynamic shared memory begins: behind each other, or all at 0 where no two share a block.
 
-    A kernel without a dynamic array gets none, whatever its YAML says.
-    """
+    A kernel without a dynamic array gets none, whatever its YAML says."""
     places = {}
     end = 0
     for side in schedule.by_letter:

@@ -28,16 +28,7 @@ from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.analysis.registers import RegisterCap
 from fusiond_hfuse.codegen.block_level import by_block
 from fusiond_hfuse.codegen.hidden_arguments import TICKETED, alignment
-from fusiond_hfuse.codegen.sides import (
-    ARENA,
-    blocks_of,
-    declaration,
-    hidden_words,
-    namespace,
-    signature,
-    trade,
-    work,
-)
+from fusiond_hfuse.codegen.sides import ARENA, blocks_of, declaration, hidden_words, namespace, signature, trade, work
 from fusiond_hfuse.frontend import shadows
 from fusiond_hfuse.frontend.includes import HOISTED
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS
@@ -188,8 +179,7 @@ def _loop(schedule: FusionSchedule, side: FusedSide, thread: str, indent: str) -
     """One side's work on every one of its blocks that fall to this one.
 
     A block may write to shared memory that a slower thread of the block before still reads, hence the barrier; all
-    threads of the side come to it equally often, those that left the body early too.
-    """
+    threads of the side come to it equally often, those that left the body early too."""
     again = []
     if side.slot.kernel.parsed.uses_dynamic_shared or side.slot.kernel.parsed.static_shared_bytes != 0:
         again = [f"{indent}    if (at != block) FUSIOND_BARRIER({side.barrier}, {side.threads});"]

@@ -9,8 +9,7 @@ from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 
 TICKETED = ("ticket", "multiprocessor")
 """Ways to assign blocks that are settled when a block begins to run, by counters in global memory."""
-MULTIPROCESSORS = 512
-"""Counters of tickets by multiprocessor; two that share one share its tickets, too."""
+MULTIPROCESSORS = 512  #: Counters of tickets by multiprocessor; two that share one share its tickets, too
 
 _GRID_WORDS = 4
 

@@ -78,8 +78,7 @@ def edited(kernel: SourceKernel) -> str:
 def _side(side: FusedSide) -> Iterator[str]:
     """The function that runs one block of a side, given its thread and block counted from 0.
 
-    It stands among the user's macros, hence the names: no `block`, no `n`.
-    """
+    It stands among the user's macros, hence the names: no `block`, no `n`."""
     kernel = side.slot.kernel
     letter = side.slot.letter
     grid = [f"fusiond_grid_{axis}" for axis in grid_axes(side.slot)]

@@ -29,8 +29,7 @@ def problems(schedule: FusionSchedule, program: Program) -> tuple[str, ...]:
       strided, as many as the kernel is told;
     - arena: the parts begin behind each other, aligned, and all fit;
     - tickets: the counter is zeroed, counted and on the same stream, before the launch that is handed it;
-    - arguments: as many as the fused kernel has parameters.
-    """
+    - arguments: as many as the fused kernel has parameters."""
     launch = program.steps[-1]
     assert isinstance(launch, Launch)
     shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in schedule.sides}
@@ -189,8 +188,7 @@ def lint(
     `barriers` are the ids that the sides may use: each but 0 with a count, neither in a register. `compiled`: the sides
     were PTX already, so that they may have their own forms of barriers, and read no register of the block at all. Of
     C++, a leak of `%tid.x` alone cannot be told from the kernel's own reading of it (nvcc repeats that at will): the
-    poisoned names in each namespace, and the front end's second look at the edited text, are what keeps it out.
-    """
+    poisoned names in each namespace, and the front end's second look at the edited text, are what keeps it out."""
     try:
         module = parser.parse(ptx)
     except PtxError as error:

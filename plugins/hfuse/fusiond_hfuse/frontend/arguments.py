@@ -258,8 +258,7 @@ def _check_member(name: str, member: StructMember, place: StructField, spelling:
         null = isinstance(member.value, Expression) and member.value.text == "0"
         if member.target is None and not null:
             raise RequestError(
-                f"{name} of {spelling!r} is a pointer; give a buffer, with elements, or 0",
-                where=member.where,
+                f"{name} of {spelling!r} is a pointer; give a buffer, with elements, or 0", where=member.where
             )
         given = None if member.target is None or member.target.part_of else member.dtype
         if place.pointee is not None and given not in (None, place.pointee):

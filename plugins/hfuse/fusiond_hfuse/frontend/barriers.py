@@ -17,8 +17,7 @@ from fusiond.model.nouns import Rejection
 from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.shadows import SHADOWED
 
-Refuse = Callable[[str, int, str], Rejection]
-"""(rule, line, sentence) -> Rejection."""
+Refuse = Callable[[str, int, str], Rejection]  #: (rule, line, sentence) -> Rejection
 
 BARRIER = "__syncthreads"
 

@@ -50,17 +50,13 @@ typedef fusiond_whole<fusiond_signature>::type fusiond_complete;
 class Reading:
     """Which kernel of a unit is read, and as what."""
 
-    entry: str
-    """With its namespaces."""
-    name: str
-    """The kernel's, for messages."""
-    where: str
-    """The YAML key that names the entry."""
+    entry: str  #: With its namespaces
+    name: str  #: The kernel's, for messages
+    where: str  #: The YAML key that names the entry
     instance: str | None = None
     defines: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
-    """Those that the host sets."""
+    variables: tuple[str, ...] = ()  #: Those that the host sets
 
     @property
     def function(self) -> str:
@@ -151,8 +147,7 @@ class ClangTree:
     def constant(self, expression: str, scope: tuple[str, ...], head: str) -> int | None:
         """The value of an integral expression in the place of the kernel; None when it cannot be told.
 
-        `scope` are the kernel's namespaces, `head` is its `template <...>`.
-        """
+        `scope` are the kernel's namespaces, `head` is its `template <...>`."""
         expression = expression.strip()
         if expression.isdigit() or not expression:
             return int(expression) if expression else None
@@ -181,10 +176,8 @@ _ALIGNED_SHARED = re.compile(
 """`__shared__ alignas(16) float x`, which nvcc takes, for clang: `alignas(16)__shared__ float x`, as long as before."""
 _PRAGMA_OF_MACRO = re.compile(r"^([ \t]*#[ \t]*define[ \t]+\w+[ \t]+)#[ \t]*pragma\b[\w \t()]*", re.MULTILINE)
 """`#define UNROLL #pragma unroll`, which nvcc takes; for clang it is nothing, and as long."""
-_OPENED = "-fno-access-control"
-"""Members that are private may be named."""
-_KEEP_GOING = 0x200
-"""CXTranslationUnit_KeepGoing, which the bindings do not name."""
+_OPENED = "-fno-access-control"  #: Members that are private may be named
+_KEEP_GOING = 0x200  #: CXTranslationUnit_KeepGoing, which the bindings do not name
 
 
 def tolerant(

@@ -59,8 +59,7 @@ def forget(unit: cindex.TranslationUnit) -> None:
 def preorder(cursor: cindex.Cursor) -> Iterator[tuple[cindex.Cursor, tuple[cindex.Cursor, ...]]]:
     """A cursor and all below it, in the order of the text, each with those that it stands in.
 
-    Without recursion, unlike clang's own: generated sources nest deeply. RecursionError beyond all reason.
-    """
+    Without recursion, unlike clang's own: generated sources nest deeply. RecursionError beyond all reason."""
     stack: list[tuple[cindex.Cursor, tuple[cindex.Cursor, ...]]] = [(cursor, ())]
     while stack:
         each, inside = stack.pop()

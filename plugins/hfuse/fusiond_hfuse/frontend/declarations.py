@@ -22,12 +22,9 @@ class SourceDeclaration:
     end: int
     names: set[str] = field(default_factory=set)
     words: set[str] = field(default_factory=set)
-    host: bool = False
-    """Only the host can call it."""
-    kernels: set[str] = field(default_factory=set)
-    """With their namespaces."""
-    always: bool = False
-    """It is called without being named: `using namespace`."""
+    host: bool = False  #: Only the host can call it
+    kernels: set[str] = field(default_factory=set)  #: With their namespaces
+    always: bool = False  #: It is called without being named: `using namespace`
 
 
 _BEHIND = re.compile(r"\s*(?:=\s*(?:delete|default|0)\s*)?;")

@@ -10,10 +10,8 @@ WORD = re.compile(r"(?<!\w)(?<!\d\.)[A-Za-z_]\w*")
 _CONDITION = re.compile(
     r"^[ \t]*(?:#|%:)[ \t]*(if|ifdef|ifndef|elif|else|endif)\b((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE
 )
-_PREDEFINED = frozenset({"defined", "CUDART_VERSION", "CUDA_VERSION"})
-"""What every text knows, as nvcc has it."""
-_OF_OTHERS = re.compile(r"(USE_)?(HIP|ROCM)(_|$)")
-"""What compilers for other processors know."""
+_PREDEFINED = frozenset({"defined", "CUDART_VERSION", "CUDA_VERSION"})  #: What every text knows, as nvcc has it
+_OF_OTHERS = re.compile(r"(USE_)?(HIP|ROCM)(_|$)")  #: What compilers for other processors know
 
 
 def undecided(code: str, kept: Collection[tuple[int, int]], known: set[str]) -> Iterator[tuple[int, str]]:

@@ -21,17 +21,13 @@ class KernelDraft:
     path: str
     unit: TranslationUnit
     parsed: Parsed
-    instance: str = ""
-    """Empty where the kernel is not a template."""
+    instance: str = ""  #: Empty where the kernel is not a template
     include: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    remarks: tuple[str, ...]
-    """One line each: what was decided, and why."""
+    remarks: tuple[str, ...]  #: One line each: what was decided, and why
     block: tuple[int, ...] = ()
-    name: str = ""
-    """Those of a kernel of PTX: the block that it asks for, its name in C++."""
-    launched: tuple[LaunchSite, ...] = ()
-    """The launches in the file."""
+    name: str = ""  #: Those of a kernel of PTX: the block that it asks for, its name in C++
+    launched: tuple[LaunchSite, ...] = ()  #: The launches in the file
 
 
 def text(draft: KernelDraft) -> str:

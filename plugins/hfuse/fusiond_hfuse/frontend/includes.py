@@ -48,8 +48,7 @@ def expand(inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, wh
     """Read a source and all of the user's that it includes.
 
     `folders` are the `include:` folders of the YAML file `yaml`, searched after the including file's own. Raises
-    RequestError with file and line for what cannot be read.
-    """
+    RequestError with file and line for what cannot be read."""
     return _Expansion(inputs, folders, yaml).run(path, where)
 
 

@@ -60,8 +60,7 @@ def read(inputs: Inputs, path: str, *, where: str, form: str = "", at: Mapping[s
 
     `form` is `ptx` for a kernel that is fused with one of PTX, `alone` for one that is fused with nothing: then it need
     not be fit for it. A source in C++ that is not understood, or cannot be fused as C++, is compiled to PTX where a
-    compiler is there and that helps; the file's own `form` has the last word.
-    """
+    compiler is there and that helps; the file's own `form` has the last word."""
     document = inputs.document(path, where=where)
     keys = document.mapping(known=KEYS, required=("kernel", "source", "entry", "arguments", "grid"))
     python = keys["source"].text().endswith(".py")
@@ -254,8 +253,7 @@ _FLAGS_WANTED = (
     "--extended-lambda, -lineinfo (register caps are searched, include folders stand under 'include')"
 )
 
-_WORTH_MOVING = 4096
-"""Bytes of static shared arrays: less than that does not decide whether kernels fit together."""
+_WORTH_MOVING = 4096  #: Bytes of static shared arrays: less than that does not decide whether kernels fit together
 
 
 def _moved(
@@ -265,8 +263,7 @@ def _moved(
 ) -> Parsed | None:
     """The kernel with its static shared arrays in the dynamic one, for when all together are too large to be static.
 
-    Their places are numbers in the text, so their sizes must not depend on the block.
-    """
+    Their places are numbers in the text, so their sizes must not depend on the block."""
     by_block = any(isinstance(value, Expression) and _of_block(value) for _, value in defines)
     if by_block or parsed.rejections or (parsed.static_shared_bytes or 0) < _WORTH_MOVING:
         return None

@@ -102,10 +102,8 @@ class _FoundKernel:
     """The kernel in a tree, and what the file holds besides."""
 
     body: cindex.Cursor
-    declarations: list[cindex.Cursor]
-    """Its own, the definition included."""
-    top: list[cindex.Cursor]
-    """All that the file declares."""
+    declarations: list[cindex.Cursor]  #: Its own, the definition included
+    top: list[cindex.Cursor]  #: All that the file declares
 
 
 def _found(unit: TranslationUnit, reading: Reading, tree: clang_tree.ClangTree) -> tuple[EditedText, _FoundKernel]:

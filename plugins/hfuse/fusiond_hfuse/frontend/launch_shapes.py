@@ -151,8 +151,7 @@ def _said(sizes: Mapping[str, int]) -> str:
 def thread_counts(slot: FusionSlot, granularity: int, most: int) -> tuple[int, ...]:
     """How many threads a slot's block can have: the given count first, then all others, ascending.
 
-    Stretchable blocks go in steps of `granularity` (Li et al., CGO 2022, section III-B uses 128).
-    """
+    Stretchable blocks go in steps of `granularity` (Li et al., CGO 2022, section III-B uses 128)."""
     block = slot.kernel.block
     bound = min(most, slot.kernel.parsed.launch_bound or most)
     given = volume(block.shapes[0])

@@ -13,8 +13,7 @@ class LaunchSite:
 
     text: str
     line: int
-    arguments: tuple[str, ...]
-    """The template arguments, each by itself; empty where there are none."""
+    arguments: tuple[str, ...]  #: The template arguments, each by itself; empty where there are none
 
 
 def launches(code: str, kernel: str) -> Iterator[LaunchSite]:

@@ -35,8 +35,7 @@ class Spread(enum.IntEnum):
     """How far a value may differ."""
 
     UNIFORM = 0
-    WARP = 1
-    """From warp to warp."""
+    WARP = 1  #: From warp to warp
     THREAD = 2
 
 
@@ -44,12 +43,9 @@ class Spread(enum.IntEnum):
 class Leaving:
     """How threads leave before others."""
 
-    drains: bool = False
-    """Some thread may be gone while another one waits at a barrier."""
-    beside: str = ""
-    """What threads of a warp meet in while some of them may be gone: then those cannot be waited for."""
-    leaves: bool = False
-    """Some thread of a warp may be gone while others of it go on."""
+    drains: bool = False  #: Some thread may be gone while another one waits at a barrier
+    beside: str = ""  #: What threads of a warp meet in while some of them may be gone: then those cannot be waited for
+    leaves: bool = False  #: Some thread of a warp may be gone while others of it go on
 
 
 class BranchFlow:

@@ -29,32 +29,25 @@ CONVENTIONS = {
 }
 """Names that every file of kernels uses for the same; a package may import them by a module of its own."""
 _INSTALLED = sys.stdlib_module_names | {"triton", "torch", "numpy"}
-_MOST_FOLDERS = 8
-"""Above the file in which its package may begin."""
+_MOST_FOLDERS = 8  #: Above the file in which its package may begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSlice:
-    files: dict[str, str]
-    """The slices, by their paths below a folder that is on the path."""
-    module: str
-    """The one with the function: `ops.norm`."""
-    read: dict[str, str]
-    """The files that were read, whole."""
+    files: dict[str, str]  #: The slices, by their paths below a folder that is on the path
+    module: str  #: The one with the function: `ops.norm`
+    read: dict[str, str]  #: The files that were read, whole
 
 
 @dataclass(slots=True)
 class _Module:
     path: str
-    name: str
-    """With its packages."""
+    name: str  #: With its packages
     text: str
     tree: ast.Module
     package: bool
-    bound: dict[str, list[int]]
-    """Name -> the statements at the top that bind it."""
-    kept: dict[int, set[str]] = field(default_factory=dict)
-    """Statement -> the names for which it is kept."""
+    bound: dict[str, list[int]]  #: Name -> the statements at the top that bind it
+    kept: dict[int, set[str]] = field(default_factory=dict)  #: Statement -> the names for which it is kept
 
 
 def sliced(inputs: Inputs, path: str, function: str, *, where: str) -> PythonSlice:

@@ -23,8 +23,7 @@ _RESERVED = re.compile(
     r"(?i:fusiond_)\w*|(?:thread|block)Idx|(?:block|grid)Dim|__syncthreads\w*|u?int3|dim3|make_uint3|const|void|unsigned"
     r"|int|struct|operator|return|while|if|using|namespace|extern|static_cast|reinterpret_cast"
 )
-_LINKAGE = re.compile(r'\bextern\s*" *"\s*(\{)?')
-"""Of a text whose strings are blank."""
+_LINKAGE = re.compile(r'\bextern\s*" *"\s*(\{)?')  #: Of a text whose strings are blank
 
 
 class Shadowing:

@@ -12,16 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-SHADOWED = ("threadIdx", "blockIdx", "blockDim", "gridDim", "__syncthreads")
-"""What a body sees its own version of."""
-SHADOWS = "FUSIOND_SHADOWS"
-"""The macro that stands for the shadow parameters in a fused source."""
-PASSED = "FUSIOND_PASSED"
-"""The macro that hands them on."""
-FIRST_ID = 1
-"""Barrier 0 is what `__syncthreads` means to the hardware; nothing in a fused kernel may use it."""
-SHARED = "fusiond_shared"
-"""The shadow parameter that holds the side's part of the arena."""
+SHADOWED = ("threadIdx", "blockIdx", "blockDim", "gridDim", "__syncthreads")  #: What a body sees its own version of
+SHADOWS = "FUSIOND_SHADOWS"  #: The macro that stands for the shadow parameters in a fused source
+PASSED = "FUSIOND_PASSED"  #: The macro that hands them on
+FIRST_ID = 1  #: Barrier 0 is what `__syncthreads` means to the hardware; nothing in a fused kernel may use it
+SHARED = "fusiond_shared"  #: The shadow parameter that holds the side's part of the arena
 MACROS = (
     f"#define {SHADOWS} \\\n"
     "    const uint3 threadIdx, const uint3 blockIdx, const dim3 blockDim, const dim3 gridDim, \\\n"
@@ -50,8 +45,7 @@ def closure(called: Mapping[int, frozenset[str]], names: Mapping[int, str], begi
 def behind_parenthesis(code: str, start: int, name: str) -> int | None:
     """The offset behind the parenthesis that opens the list of a function named at `start`, template arguments skipped.
 
-    None when the name does not stand there (a macro hides it) or no parenthesis follows (its address is taken).
-    """
+    None when the name does not stand there (a macro hides it) or no parenthesis follows (its address is taken)."""
     if not code.startswith(name, start):
         return None
     position = start + len(name)

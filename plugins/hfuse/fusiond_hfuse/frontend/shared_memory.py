@@ -14,10 +14,8 @@ from fusiond_hfuse.frontend.cursors import CursorKind, cindex
 from fusiond_hfuse.frontend.edited_text import EditedText
 from fusiond_hfuse.frontend.shadows import SHARED
 
-LEAST_ALIGNMENT, MOST_ALIGNMENT = 16, 128
-"""Of the arena in dynamic shared memory, in bytes."""
-MOVED = "FUSIOND_MOVED"
-"""Stands for how many bytes were moved before the dynamic array, until all of them are known."""
+LEAST_ALIGNMENT, MOST_ALIGNMENT = 16, 128  #: Of the arena in dynamic shared memory, in bytes
+MOVED = "FUSIOND_MOVED"  #: Stands for how many bytes were moved before the dynamic array, until all of them are known
 _SPECIFIER = re.compile(r"\b(?:extern|__shared__|volatile|const)\s*\Z")
 
 

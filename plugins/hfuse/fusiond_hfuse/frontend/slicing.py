@@ -84,12 +84,9 @@ class _Walked:
 
     code: str
     groups: tuple[SourceDeclaration, ...]
-    frame: frozenset[tuple[int, int]]
-    """Heads and ends of namespaces."""
-    unread: tuple[tuple[int, int], ...]
-    """What `#if` and its like leave out."""
-    error: tuple[int, str] | None
-    """Line and message of the first."""
+    frame: frozenset[tuple[int, int]]  #: Heads and ends of namespaces
+    unread: tuple[tuple[int, int], ...]  #: What `#if` and its like leave out
+    error: tuple[int, str] | None  #: Line and message of the first
 
 
 @functools.lru_cache(maxsize=8)  # `init` asks for a file's kernels, and then for one of them

@@ -20,28 +20,21 @@ from fusiond.model.program import Buffer, Dim3
 from fusiond.model.ptx.tree import Function, Instruction, Module, Variable
 
 WARP = 32
-UNREAD = "unread"
-"""The rule of a text that libclang finds mistakes in: which may be headers of which nothing is known."""
+UNREAD = "unread"  #: The rule of a text that libclang finds mistakes in: which may be headers of which nothing is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationUnit:
     """A translation unit with the user's quoted includes expanded."""
 
-    text: str
-    """What is parsed and edited; a line that included a system header is empty."""
-    origins: tuple[tuple[str, int], ...]
-    """For each line of `text`: the file it came from, and its line there."""
-    system: tuple[str, ...]
-    """Headers named in angle brackets, each once, in the order of their first mention."""
-    macros: tuple[str, ...]
-    """Every macro that the text defines."""
-    files: Mapping[str, str]
-    """Path -> text of every file that went into it."""
+    text: str  #: What is parsed and edited; a line that included a system header is empty
+    origins: tuple[tuple[str, int], ...]  #: For each line of `text`: the file it came from, and its line there
+    system: tuple[str, ...]  #: Headers named in angle brackets, each once, in the order of their first mention
+    macros: tuple[str, ...]  #: Every macro that the text defines
+    files: Mapping[str, str]  #: Path -> text of every file that went into it
     includes: Mapping[int, str] = field(default_factory=dict)
     """The lines, counted from 0, that include a system header."""
-    unread: tuple[str, ...] = ()
-    """Headers of which the front end knows nothing, as they are named: `cublas_v2.h`."""
+    unread: tuple[str, ...] = ()  #: Headers of which the front end knows nothing, as they are named: `cublas_v2.h`
 
     @property
     def whole(self) -> str:
@@ -69,34 +62,24 @@ class Edit:
 class StructField:
     """A number, or a pointer to numbers, inside a struct that is passed by value."""
 
-    path: str
-    """`shape.rows[1]`"""
-    dtype: str | None
-    """None for what a Program cannot hold: a pointer, a bit field."""
-    offset: int
-    """In bytes from the struct's start."""
-    kind: str
-    """For messages."""
-    pointer: bool = False
-    """It points to numbers, or to structs of them."""
-    pointee: str | None = None
-    """The Program's name of those numbers; None where any will do."""
+    path: str  #: `shape.rows[1]`
+    dtype: str | None  #: None for what a Program cannot hold: a pointer, a bit field
+    offset: int  #: In bytes from the struct's start
+    kind: str  #: For messages
+    pointer: bool = False  #: It points to numbers, or to structs of them
+    pointee: str | None = None  #: The Program's name of those numbers; None where any will do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceVariable:
     """A `__constant__` or `__device__` variable of a source."""
 
-    name: str
-    """With its namespaces."""
+    name: str  #: With its namespaces
     bytes: int
-    dtype: str | None
-    """Of its elements."""
+    dtype: str | None  #: Of its elements
     constant: bool
-    address: bool = False
-    """It is, or holds, an address."""
-    spelling: str = ""
-    """The type as written."""
+    address: bool = False  #: It is, or holds, an address
+    spelling: str = ""  #: The type as written
     fields: tuple[StructField, ...] = ()
     """Of one that is a struct, or holds an address: every number and pointer with its place, the path of one that is a
     pointer itself being empty."""
@@ -118,29 +101,19 @@ class KernelParameter:
     pointer: bool
     dtype: str | None
     """The Program's name of the (pointed-to) type; None when it is another type or depends on a template argument."""
-    spelling: str
-    """The type as written."""
-    target: str
-    """The type, or the pointed-to type, without qualifiers and typedefs: `long`, `float4`."""
-    constant: bool = False
-    """Pointer to const."""
-    volatile: bool = False
-    """Pointer to volatile."""
+    spelling: str  #: The type as written
+    target: str  #: The type, or the pointed-to type, without qualifiers and typedefs: `long`, `float4`
+    constant: bool = False  #: Pointer to const
+    volatile: bool = False  #: Pointer to volatile
     restrict: bool = False
     void: bool = False
     enumeration: bool = False
-    records: int = 0
-    """Bytes of the struct that it points to."""
-    holds_pointers: bool = False
-    """Such a struct has pointers in it."""
-    fields: tuple[StructField, ...] = ()
-    """Of a struct that is passed by value."""
-    bytes: int = 0
-    """Of such a struct."""
-    alignment: int = 0
-    """Of such a struct, in bytes."""
-    record: bool = False
-    """Of PTX: an array of bytes."""
+    records: int = 0  #: Bytes of the struct that it points to
+    holds_pointers: bool = False  #: Such a struct has pointers in it
+    fields: tuple[StructField, ...] = ()  #: Of a struct that is passed by value
+    bytes: int = 0  #: Of such a struct
+    alignment: int = 0  #: Of such a struct, in bytes
+    record: bool = False  #: Of PTX: an array of bytes
 
     @property
     def unfit(self) -> str:
@@ -163,47 +136,34 @@ class KernelParameter:
 class Parsed:
     """What the front end found in a unit."""
 
-    entry: str
-    """The kernel's name with its namespaces."""
+    entry: str  #: The kernel's name with its namespaces
     parameters: tuple[KernelParameter, ...]
     edits: tuple[Edit, ...]
     """What turns the kernel into a device function with shadow parameters (section III-A, done without renaming)."""
     uses_dynamic_shared: bool
     static_shared_bytes: int | None
     """Sum over all static `__shared__` variables; None when a size depends on a template argument."""
-    barriers: int
-    """Calls of `__syncthreads` in the text."""
-    launch_bound: int | None
-    """The first argument of `__launch_bounds__`, where its value can be told."""
+    barriers: int  #: Calls of `__syncthreads` in the text
+    launch_bound: int | None  #: The first argument of `__launch_bounds__`, where its value can be told
     rejections: tuple[Rejection, ...]
     resident_blocks: int = 0
     """The second argument of `__launch_bounds__`: blocks that are to be resident; 0 where it is missing."""
-    alignment: int = 16
-    """That the dynamic shared arrays ask for, in bytes."""
-    moved_bytes: int = 0
-    """Of static shared arrays that became the beginning of the dynamic one."""
-    drains: bool = False
-    """Threads may leave before a barrier that others reach, so those must keep voting at it."""
+    alignment: int = 16  #: That the dynamic shared arrays ask for, in bytes
+    moved_bytes: int = 0  #: Of static shared arrays that became the beginning of the dynamic one
+    drains: bool = False  #: Threads may leave before a barrier that others reach, so those must keep voting at it
     beside: tuple[Rejection, ...] = ()
     """Why it can share no block with another kernel. In blocks of its own it can be fused."""
     by_warps: bool = False
     """Whole warps leave so, where threads of a warp meet too: the rows of a block have to be whole warps."""
     leaves: bool = False
     """Some thread may leave the body before its end: a `return` or `goto` in it, also out of a macro."""
-    meets: str = ""
-    """What threads of a warp meet in, if they do."""
-    variables: tuple[DeviceVariable, ...] = ()
-    """Those that the host sets."""
-    settable: tuple[DeviceVariable, ...] = ()
-    """Those that it would have to set."""
-    barrier_ids: int = 1
-    """How many of the hardware's sixteen barriers it needs."""
-    warpgroups: bool = False
-    """Its warps work by fours, so that it begins at a multiple of 128 threads."""
-    cluster: int = 1
-    """Blocks of its clusters, along x."""
-    cooperative: bool = False
-    """Its blocks wait for one another, so that all have to be resident at once."""
+    meets: str = ""  #: What threads of a warp meet in, if they do
+    variables: tuple[DeviceVariable, ...] = ()  #: Those that the host sets
+    settable: tuple[DeviceVariable, ...] = ()  #: Those that it would have to set
+    barrier_ids: int = 1  #: How many of the hardware's sixteen barriers it needs
+    warpgroups: bool = False  #: Its warps work by fours, so that it begins at a multiple of 128 threads
+    cluster: int = 1  #: Blocks of its clusters, along x
+    cooperative: bool = False  #: Its blocks wait for one another, so that all have to be resident at once
 
     def replaced(self, **changes: Any) -> Parsed:
         return dataclasses.replace(self, **changes)
@@ -214,39 +174,29 @@ class StructMember:
     """What a number inside a struct holds, or what a pointer inside it points to."""
 
     path: str
-    dtype: str | None
-    """None where the YAML leaves it to the source."""
+    dtype: str | None  #: None where the YAML leaves it to the source
     value: Expression | float = 0.0
-    target: KernelArgument | None = None
-    """The buffer of a pointer."""
+    target: KernelArgument | None = None  #: The buffer of a pointer
     where: str = field(default="", compare=False)
-    offset: int = 0
-    """In bytes; known when the source is."""
+    offset: int = 0  #: In bytes; known when the source is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelArgument:
     """A kernel argument: a buffer when `elements` is there, a scalar when `value` is, else a struct passed by value.
 
-    With `symbol` it is not an argument but a variable of the source that the host sets.
-    """
+    With `symbol` it is not an argument but a variable of the source that the host sets."""
 
     name: str
     dtype: str
     elements: Expression | None = None
-    buffer: Buffer | None = None
-    """A pattern: the name and the number of elements are filled in for a slot."""
-    part_of: str = ""
-    """The buffer in whose memory this address lies; then it has no `elements`."""
-    offset: Expression | None = None
-    """Of such a part, in bytes."""
+    buffer: Buffer | None = None  #: A pattern: the name and the number of elements are filled in for a slot
+    part_of: str = ""  #: The buffer in whose memory this address lies; then it has no `elements`
+    offset: Expression | None = None  #: Of such a part, in bytes
     value: Expression | float | None = None
-    members: tuple[StructMember, ...] = ()
-    """Of a struct."""
-    hex: str = ""
-    """A struct's bytes as they are; what `members` say stands above them."""
-    bytes: int = 0
-    """Of a struct."""
+    members: tuple[StructMember, ...] = ()  #: Of a struct
+    hex: str = ""  #: A struct's bytes as they are; what `members` say stands above them
+    bytes: int = 0  #: Of a struct
     symbol: str = ""
     where: str = field(default="", compare=False)
 
@@ -255,12 +205,10 @@ class KernelArgument:
 class BlockShapes:
     """The block shapes that a kernel can be launched with.
 
-    `shapes[0]` is the given one. With `tune`, that axis takes any length; otherwise the shapes are all there are.
-    """
+    `shapes[0]` is the given one. With `tune`, that axis takes any length; otherwise the shapes are all there are."""
 
     shapes: tuple[Dim3, ...]
-    tune: int | None = None
-    """The axis that may be stretched: 0, 1, 2."""
+    tune: int | None = None  #: The axis that may be stretched: 0, 1, 2
 
     def shape(self, threads: int) -> Dim3 | None:
         """The shape of a block of so many threads; None when the kernel has no such shape."""
@@ -283,18 +231,14 @@ class PtxText:
     text: str
     module: Module
     entry: Function
-    functions: tuple[Function, ...]
-    """Those that it calls, directly or not."""
-    variables: tuple[Variable, ...]
-    """Of the module, that all of them use."""
+    functions: tuple[Function, ...]  #: Those that it calls, directly or not
+    variables: tuple[Variable, ...]  #: Of the module, that all of them use
     words: Mapping[str, frozenset[str]]
     """Of the operands of the kernel and of each function, by name, but for numbers and numbered registers."""
     notable: Mapping[str, tuple[Instruction, ...]]
     """Likewise the instructions that concern other threads, the block or other functions."""
-    barriers: tuple[int, ...]
-    """The ids that it uses, 0 first."""
-    warpgroups: bool
-    """It works by whole warpgroups, which begin at a multiple of 128 threads."""
+    barriers: tuple[int, ...]  #: The ids that it uses, 0 first
+    warpgroups: bool  #: It works by whole warpgroups, which begin at a multiple of 128 threads
     seeing: frozenset[str]
     """The functions that see the block: its threads, its shared memory's beginning, its barriers."""
 
@@ -316,43 +260,34 @@ class SourceKernel:
     """A kernel as its YAML file describes it."""
 
     name: str
-    path: str
-    """Of the YAML file, for messages."""
+    path: str  #: Of the YAML file, for messages
     unit: TranslationUnit
     entry: str
-    instance: str
-    """What a launch names: the entry, with template arguments where it is a template."""
+    instance: str  #: What a launch names: the entry, with template arguments where it is a template
     defines: tuple[tuple[str, Expression | str], ...]
     flags: tuple[str, ...]
     sizes: Mapping[str, int]
     odd: Mapping[str, int]
     arguments: tuple[KernelArgument, ...]
-    variables: tuple[KernelArgument, ...] = ()
-    """`__constant__` and `__device__` variables that the host sets."""
+    variables: tuple[KernelArgument, ...] = ()  #: `__constant__` and `__device__` variables that the host sets
     block: BlockShapes
     grid: tuple[Expression, ...]
     shared: Expression
     parsed: Parsed
     moved: Parsed | None = None
     """The same with its static shared arrays in the dynamic one; None where that is useless or impossible."""
-    ptx: PtxText | None = None
-    """The kernel as PTX, where that is what is fused."""
-    why_ptx: str = ""
-    """Why a kernel in C++ was compiled to PTX."""
-    content_key: str
-    """Of everything that decides what the kernel does, without sizes and without paths."""
-    lines: Mapping[str, str]
-    """Key of the YAML file -> `file:line: key`."""
+    ptx: PtxText | None = None  #: The kernel as PTX, where that is what is fused
+    why_ptx: str = ""  #: Why a kernel in C++ was compiled to PTX
+    content_key: str  #: Of everything that decides what the kernel does, without sizes and without paths
+    lines: Mapping[str, str]  #: Key of the YAML file -> `file:line: key`
     choices: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
     """What a source is compiled with and a grid may name -> its values: macros with a list, which are tuned where the
     kernel is by itself and have the first elsewhere; constants of a kernel in Triton, and its stages."""
     forms: Mapping[tuple[int, frozenset[tuple[str, Scalar]]], SourceKernel | str] = field(default_factory=dict)
     """Of a kernel in Triton: (threads, the choices among several values) -> the kernel compiled so, or why it is not.
     What stands beside it here is the first one's."""
-    unpassed: tuple[KernelArgument, ...] = ()
-    """Arguments of the file that are compiled in: whole numbers that are 1."""
-    compiled_sizes: frozenset[str] = frozenset()
-    """Sizes whose values are compiled in."""
+    unpassed: tuple[KernelArgument, ...] = ()  #: Arguments of the file that are compiled in: whole numbers that are 1
+    compiled_sizes: frozenset[str] = frozenset()  #: Sizes whose values are compiled in
 
     @property
     def tuned(self) -> Mapping[str, tuple[Scalar, ...]]:

@@ -31,11 +31,9 @@ from fusiond_hfuse.frontend.launch_shapes import axes
 from fusiond_hfuse.frontend.source_kernel import WARP, BlockShapes, KernelArgument, SourceKernel, TranslationUnit
 
 STAGES = "stages"
-MOST = 256
-"""Ways to compile a kernel, all together."""
+MOST = 256  #: Ways to compile a kernel, all together
 DEFAULT_WARPS = 4
-_TAKEN = ("threads", "cap", "alone", "virtual", STAGES)
-"""What a space has by these names."""
+_TAKEN = ("threads", "cap", "alone", "virtual", STAGES)  #: What a space has by these names
 _ARCH = re.compile(r"-arch=(sm_\d+)")
 _POWER = re.compile(r"next_power_of_2\((.*)\)")
 
@@ -60,10 +58,8 @@ class _Way:
     """One way to compile a kernel."""
 
     threads: int
-    named: Mapping[str, Scalar]
-    """What a grid may name."""
-    chosen: frozenset[tuple[str, Scalar]]
-    """Its values of what has several."""
+    named: Mapping[str, Scalar]  #: What a grid may name
+    chosen: frozenset[tuple[str, Scalar]]  #: Its values of what has several
     config: TritonConfig
 
     def __str__(self) -> str:

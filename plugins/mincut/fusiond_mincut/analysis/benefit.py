@@ -31,18 +31,13 @@ class BenefitModel:
     """The constants of the equations, in cycles (or, where measured, in nanoseconds per pixel)."""
 
     name: str
-    t_g: float
-    """Global memory, one pixel."""
-    t_s: float
-    """Shared memory, one pixel."""
+    t_g: float  #: Global memory, one pixel
+    t_s: float  #: Shared memory, one pixel
     c_alu: float
     c_sfu: float
-    gamma: float = 0.0
-    """What else a fusion saves: the launch, per pixel."""
-    epsilon: float = 1.0
-    """The weight of an edge that must not be fused."""
-    c_shared: float = 2.0
-    """c_Mshared of equation 2."""
+    gamma: float = 0.0  #: What else a fusion saves: the launch, per pixel
+    epsilon: float = 1.0  #: The weight of an edge that must not be fused
+    c_shared: float = 2.0  #: c_Mshared of equation 2
     shared_saves_time: bool = False
     """Equation 3 gives a ratio, t_g / t_s. With times that were measured, what is saved is the difference."""
 
@@ -70,10 +65,8 @@ class WeighedEdge:
     producer: str
     consumer: str
     scenario: str
-    gain: float | None
-    """w + gamma, which may be negative; None when the scenario is `illegal`."""
-    weight: float
-    """w_e, which is never below epsilon."""
+    gain: float | None  #: w + gamma, which may be negative; None when the scenario is `illegal`
+    weight: float  #: w_e, which is never below epsilon
 
 
 def scenario(pipeline: Pipeline, producer: str, consumer: str) -> str:

@@ -19,10 +19,8 @@ from fusiond_mincut.frontend.graph import Pipeline, topological
 class KernelBlock:
     """Kernels that one launch computes."""
 
-    kernels: tuple[str, ...]
-    """In the pipeline's topological order."""
-    inputs: tuple[str, ...]
-    """Images that are read and not made inside, in the order of their names."""
+    kernels: tuple[str, ...]  #: In the pipeline's topological order
+    inputs: tuple[str, ...]  #: Images that are read and not made inside, in the order of their names
     outputs: tuple[str, ...]
     """Images that must be stored, because another block or the user reads them; in topological order."""
 

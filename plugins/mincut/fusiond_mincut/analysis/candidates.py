@@ -24,8 +24,7 @@ class CandidateBlocks:
     """Blocks of two kernels and more, each in topological order."""
 
     blocks: tuple[tuple[str, ...], ...]
-    complete: bool
-    """Whether there are no others."""
+    complete: bool  #: Whether there are no others
 
 
 def paper(pipeline: Pipeline, model: BenefitModel, limit: int = LIMIT) -> CandidateBlocks:

@@ -18,12 +18,9 @@ from fusiond_mincut.analysis.blocks import KernelBlock, block
 from fusiond_mincut.analysis.halos import Halo, halos
 from fusiond_mincut.frontend.graph import Pipeline
 
-RECTANGLE = (32, 32)
-"""Pixels that one block of threads computes: 32 x 8 threads with 4 pixels each."""
-SFU = 8
-"""Operations that a special function takes the place of: an SM has 16 lanes of these and 128 others."""
-ACCESS = 4
-"""The same for a load or a store: 32 lanes."""
+RECTANGLE = (32, 32)  #: Pixels that one block of threads computes: 32 x 8 threads with 4 pixels each
+SFU = 8  #: Operations that a special function takes the place of: an SM has 16 lanes of these and 128 others
+ACCESS = 4  #: The same for a load or a store: 32 lanes
 BYTES_PER_OPERATION = 0.1
 """Bytes that a GPU moves to and from DRAM in the time of an operation: 3.35 TB/s and 33 T operations/s of an H100."""
 

@@ -17,15 +17,13 @@ from dataclasses import dataclass
 
 SMALL = 24
 
-Graph = dict[int, dict[int, float]]
-"""Vertex -> neighbour -> weight; both ways."""
+Graph = dict[int, dict[int, float]]  #: Vertex -> neighbour -> weight; both ways
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimumCut:
     weight: float
-    side: frozenset[int]
-    """One side; the other is the rest."""
+    side: frozenset[int]  #: One side; the other is the rest
 
 
 def graph(vertices: Iterable[int], edges: Mapping[tuple[int, int], float]) -> Graph:

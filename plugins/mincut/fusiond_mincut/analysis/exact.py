@@ -18,24 +18,18 @@ from collections.abc import Mapping
 from fusiond_mincut.frontend.graph import Pipeline
 
 MOST_SETS = 200_000
-MOST_STEPS = 10_000_000
-"""Blocks that are tried, over all sets."""
+MOST_STEPS = 10_000_000  #: Blocks that are tried, over all sets
 
 
 def cheapest(
-    pipeline: Pipeline,
-    costs: Mapping[tuple[str, ...], float],
-    *,
-    count: int = 1,
-    limit: int = MOST_SETS,
+    pipeline: Pipeline, costs: Mapping[tuple[str, ...], float], *, count: int = 1, limit: int = MOST_SETS
 ) -> tuple[tuple[float, tuple[tuple[str, ...], ...]], ...] | None:
     """The `count` cheapest partitions into blocks that have a cost: (cost, blocks), the cheapest first.
 
     `costs`: kernels of a block in topological order -> cost; one for every kernel by itself is needed (KeyError). Fewer
     come back where there are fewer; None when there are more than `limit` sets to look at, or more than MOST_STEPS ways
     to go on from them. Equal costs are ordered by
-    the blocks' kernels in topological order, so that the answer is the same for the same costs.
-    """
+    the blocks' kernels in topological order, so that the answer is the same for the same costs."""
     position = pipeline.position
     together = [block for block in costs if len(block) > 1]
     linked = sorted({name for block in together for name in block}, key=position.__getitem__)

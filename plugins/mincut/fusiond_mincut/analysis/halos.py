@@ -46,8 +46,7 @@ def halos(pipeline: Pipeline, block: KernelBlock) -> dict[str, Halo]:
     read by a step, or at computed coordinates, on the way are not there.
 
     It is the sum along every path, not the largest radius of one stage (where the paper's width of the fused interior,
-    section IV-B, has the larger radius).
-    """
+    section IV-B, has the larger radius)."""
     found: dict[str, Halo] = {name: Halo() for name in block.outputs}
     for name in reversed(block.kernels):
         kernel = pipeline.kernel(name)

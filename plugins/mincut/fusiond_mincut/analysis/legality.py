@@ -37,18 +37,15 @@ from fusiond_mincut.analysis import benefit
 from fusiond_mincut.analysis.benefit import BenefitModel, WeighedEdge
 from fusiond_mincut.frontend.graph import Pipeline
 
-TILE = (32, 4)
-"""Pixels of a thread block, with which tiles are counted for equation 2."""
+TILE = (32, 4)  #: Pixels of a thread block, with which tiles are counted for equation 2
 
-Halo = tuple[int, int, int, int]
-"""Pixels that are needed round a tile: left, right, up, down."""
+Halo = tuple[int, int, int, int]  #: Pixels that are needed round a tile: left, right, up, down
 
 
 def paper(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) -> Iterator[Rejection]:
     """Every rule of the paper's level that a block of kernels breaks, the cheap ones first; nothing when it is legal.
 
-    A single kernel is always legal.
-    """
+    A single kernel is always legal."""
     members = _ordered(pipeline, kernels)
     if len(members) < 2:
         return
@@ -122,8 +119,7 @@ def block_gain(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) 
     """The weight of a legal block (equation 1): what its edges save, each judged as an edge of this block.
 
     An image that is stored all the same, because somebody outside reads it, saves only its reading: half of what moving
-    it would save. (At the paper's level no such block is legal.)
-    """
+    it would save. (At the paper's level no such block is legal.)"""
     members = _ordered(pipeline, kernels)
     inside = set(members)
     total = 0.0
@@ -241,8 +237,7 @@ def _connected(pipeline: Pipeline, members: tuple[str, ...], *, shared: bool) ->
 def components(pipeline: Pipeline, kernels: Iterable[str], *, shared: bool) -> tuple[tuple[str, ...], ...]:
     """The parts of a set of kernels that no edge links, each in topological order, ordered by their first kernels.
 
-    `shared`: two kernels that read one image are linked too.
-    """
+    `shared`: two kernels that read one image are linked too."""
     members = _ordered(pipeline, kernels)
     inside = set(members)
     leader = {name: name for name in members}
@@ -320,8 +315,7 @@ def tile_bytes(pipeline: Pipeline, kernels: Iterable[str]) -> int:
 
     Each local kernel that no further local kernel of the block waits for keeps a tile of every image from outside that
     it needs the neighbourhood of, directly or through kernels inside, which are computed again from it. So the halo of
-    a tile is the sum of the windows on the way.
-    """
+    a tile is the sum of the windows on the way."""
     members = _ordered(pipeline, kernels)
     inside = set(members)
     feeds_local: set[str] = set()  # a further local stage waits for it

@@ -38,8 +38,7 @@ class PlannedPartition:
     edges: tuple[WeighedEdge, ...]
     cuts: tuple[CutStep, ...]
     partition: Partition
-    benefit: float
-    """Equation 1: the gain of all blocks together, in the model's unit per pixel."""
+    benefit: float  #: Equation 1: the gain of all blocks together, in the model's unit per pixel
 
 
 def planned(pipeline: Pipeline, model: BenefitModel) -> PlannedPartition:
@@ -81,8 +80,7 @@ def basic(pipeline: Pipeline, model: BenefitModel) -> Partition:
     """The pairwise method of the authors' earlier work (SCOPES 2018), as far as the paper describes it.
 
     Two kernels are fused when the one is all that the other reads, is read by no other kernel and reads one image
-    itself, and when not both are local. The heaviest edges go first; a kernel is in one pair at most.
-    """
+    itself, and when not both are local. The heaviest edges go first; a kernel is in one pair at most."""
     pairs: list[tuple[str, str]] = []
     taken: set[str] = set()
     for edge in sorted(legality.weighed(pipeline, model), key=lambda each: -each.weight):  # a stable order

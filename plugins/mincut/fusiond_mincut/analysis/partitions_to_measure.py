@@ -23,10 +23,8 @@ from fusiond_mincut.analysis.blocks import Partition
 from fusiond_mincut.analysis.partition import PlannedPartition
 from fusiond_mincut.frontend.graph import Pipeline
 
-GENERAL_LIMIT = 2000
-"""Blocks of the general level that are looked at."""
-EXACT_KERNELS = 64
-"""Pipelines of more kernels have no exact optimum here: Algorithm 1 alone plans them."""
+GENERAL_LIMIT = 2000  #: Blocks of the general level that are looked at
+EXACT_KERNELS = 64  #: Pipelines of more kernels have no exact optimum here: Algorithm 1 alone plans them
 EXACT_SETS = 50_000
 COMPOSED = ("composed", "composed_second", "composed_third")
 
@@ -39,8 +37,7 @@ class Optimum:
 
     partition: Partition
     benefit: float
-    complete: bool
-    """Whether all legal blocks were looked at; if not, it is the best of those that were."""
+    complete: bool  #: Whether all legal blocks were looked at; if not, it is the best of those that were
 
 
 def optimum(pipeline: Pipeline, model: BenefitModel) -> Optimum | None:
@@ -80,10 +77,8 @@ class Choice:
     """The blocks of several kernels that are measured one by one, and those that are not."""
 
     blocks: tuple[tuple[str, ...], ...]
-    because: Mapping[tuple[str, ...], str]
-    """Block -> why it is measured."""
-    left: tuple[tuple[str, ...], ...]
-    """The blocks of the survey that are not, those that save most by `cost` first."""
+    because: Mapping[tuple[str, ...], str]  #: Block -> why it is measured
+    left: tuple[tuple[str, ...], ...]  #: The blocks of the survey that are not, those that save most by `cost` first
 
 
 def worth_measuring(

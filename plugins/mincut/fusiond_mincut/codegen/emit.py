@@ -29,8 +29,7 @@ from fusiond_mincut.codegen.tiles import LOCAL, TileLayout, layout, tiles_behind
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.graph import HISTOGRAM, Pipeline
 
-MOST_KERNELS = 100
-"""Of one block: all their values may live at once."""
+MOST_KERNELS = 100  #: Of one block: all their values may live at once
 MOST_RECOMPUTED = 10_000
 """Nodes of the bodies' trees that a thread evaluates more for one pixel when it recomputes: that would be slower than
 any launch that it saves, and takes compilers minutes."""
@@ -58,11 +57,9 @@ class BlockParams:
 DEFAULT = BlockParams()
 LEAST_SEPARATED = 50
 """Pixels of a window from which on it is split into a row and a column also where each needs a tile of its own."""
-ROWS = "rows"
-"""Of `local`: strips.py."""
+ROWS = "rows"  #: Of `local`: strips.py
 ACROSS = (1, 2, 4, 8, 16)
-MOST_KEPT = 2000
-"""Texts of blocks that a pipeline keeps for its next program."""
+MOST_KEPT = 2000  #: Texts of blocks that a pipeline keeps for its next program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +113,7 @@ def block_kernel(
 ) -> CudaKernel | Rejection:
     """The kernel of a convex block of point and local kernels, or of one that is a boundary (global and its like).
 
-    A Rejection is what `refused` says. ValueError for a global kernel among others, and for an unknown `local`.
-    """
+    A Rejection is what `refused` says. ValueError for a global kernel among others, and for an unknown `local`."""
     found = refused(pipeline, block, params, shared_limit_bytes=shared_limit_bytes)
     if found is not None:
         return found
@@ -249,8 +245,7 @@ def refused(
 
     Rules: shapes that no launch can have (`block_shape`), images too large for 32-bit indices (`image_size`), too many
     kernels (`block_size`), more shared memory than a block of threads may have (`shared_memory`), more recomputation
-    than is worth writing down (`recompute`; never of a block of one kernel).
-    """
+    than is worth writing down (`recompute`; never of a block of one kernel)."""
 
     def no(rule: str, detail: str) -> Rejection:
         return Rejection(rule=rule, nodes=block.kernels, detail=detail)

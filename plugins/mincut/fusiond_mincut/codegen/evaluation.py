@@ -38,16 +38,14 @@ NEUTRAL = {
 class PixelEvaluation:
     """Statements that compute stages at a pixel (x, y), or in the interior also at pixels round it, each once.
 
-    Tiles of rounds before `level` can be read (0: none). tx, ty are the pixel's place in a rectangle with `halo`.
-    """
+    Tiles of rounds before `level` can be read (0: none). tx, ty are the pixel's place in a rectangle with `halo`."""
 
     functions: StageFunctions
     body: Statements
     border: bool
     level: int
     halo: Halo
-    anywhere: bool = False
-    """The pixel may lie outside the tiles."""
+    anywhere: bool = False  #: The pixel may lie outside the tiles
     values: dict[tuple[str, int, int, int], Code] = field(default_factory=dict)
     indices: dict[str, Code] = field(default_factory=dict)
     places: dict[tuple[object, ...], Term] = field(default_factory=dict)

@@ -18,8 +18,7 @@ from fusiond_mincut.codegen.reductions import MOST_BLOCKS, PIXELS_PER_THREAD
 from fusiond_mincut.frontend.expr import Const
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
-MOST_SHARED = 8192
-"""Elements that a block of threads counts in shared memory."""
+MOST_SHARED = 8192  #: Elements that a block of threads counts in shared memory
 
 
 def histogram(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:

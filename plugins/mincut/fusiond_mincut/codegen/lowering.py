@@ -30,8 +30,7 @@ from fusiond_mincut.codegen.tiles import SharedTile, TileLayout, TileLoop, tiles
 from fusiond_mincut.codegen.windows import Window, extracted
 from fusiond_mincut.frontend.graph import Area, ImageKernel, Pipeline, PipelineImage
 
-_INLINE = 4
-"""Stages that `NAME_at` evaluates in place."""
+_INLINE = 4  #: Stages that `NAME_at` evaluates in place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +65,11 @@ class StageFunctions:
     frame: bool = False
     """The border's way is one for rectangles of the frame of strips: 32 threads a row, whatever the rectangle's width,
     one pixel each; stored are pixels before `x_end`, `y_end` and outside the interior."""
-    modes: set[str] = field(default_factory=set)
-    """The border modes whose index map is called."""
-    at: dict[str, str] = field(default_factory=dict)
-    """NAME_at -> its text, callees first."""
+    modes: set[str] = field(default_factory=set)  #: The border modes whose index map is called
+    at: dict[str, str] = field(default_factory=dict)  #: NAME_at -> its text, callees first
     near: dict[str, str] = field(default_factory=dict)
-    made: dict[str, str] = field(default_factory=dict)
-    """NAME_from -> its text."""
-    constants: dict[str, str] = field(default_factory=dict)
-    """Factors of large windows -> their text."""
+    made: dict[str, str] = field(default_factory=dict)  #: NAME_from -> its text
+    constants: dict[str, str] = field(default_factory=dict)  #: Factors of large windows -> their text
 
     @cached_property
     def stages(self) -> dict[str, tuple[ImageKernel, dict[str, Window]]]:

@@ -22,8 +22,7 @@ from fusiond_mincut.analysis.benefit import BenefitModel
 
 VERSION = 1
 THREADS = 256
-ROUNDS = {"copy": 1, "shared": 256, "alu": 256, "sfu": 64, "launch": 1}
-"""Operations of each thread."""
+ROUNDS = {"copy": 1, "shared": 256, "alu": 256, "sfu": 64, "launch": 1}  #: Operations of each thread
 
 _BODIES = {
     "copy": "    out[i] = in[i];",

@@ -21,8 +21,7 @@ from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 MOST_BLOCKS = 1024
 PIXELS_PER_THREAD = 16
-_BYTES = 4
-"""Of what is accumulated: a uint8 is, in 32 bits (the low eight bits of a sum do not depend on the others)."""
+_BYTES = 4  #: Of what is accumulated: a uint8 is, in 32 bits (the low eight bits of a sum do not depend on the others)
 
 
 def shared_bytes(kernel: ImageKernel, threads: int) -> int:

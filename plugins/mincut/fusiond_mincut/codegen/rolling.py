@@ -36,10 +36,8 @@ from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import PixelAccess
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
-MOST_UNROLLED = 1200
-"""Operations of a loop over the rows that is unrolled: code beyond it is too large for the caches."""
-MOST_TURN = 6000
-"""The same of one turn of the rings: without it every row moves all that a lane keeps."""
+MOST_UNROLLED = 1200  #: Operations of a loop over the rows that is unrolled: code beyond it is too large for the caches
+MOST_TURN = 6000  #: The same of one turn of the rings: without it every row moves all that a lane keeps
 
 _SHUFFLES = {
     "Int": ("value.v", "{}"),
@@ -59,8 +57,7 @@ _VECTORS = {
 }
 """What the functions that load and store are called by, and of which CUDA has vectors; not of halves, which are moved
 as ushort."""
-_WORDS = {8: "uint2", 16: "uint4"}
-"""By bytes."""
+_WORDS = {8: "uint2", 16: "uint4"}  #: By bytes
 
 
 def text(pipeline: Pipeline, block: KernelBlock, made: Strip, functions: StageFunctions, apart: Collection[str]) -> str:

@@ -22,14 +22,11 @@ from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import BinaryOperation, Cast, Const, Expr, FunctionCall, PixelAccess, UnaryOperation
 from fusiond_mincut.frontend.graph import Border, ImageKernel, Pipeline
 
-Source = tuple[str, int | None, str]
-"""Image, channel, dtype."""
+Source = tuple[str, int | None, str]  #: Image, channel, dtype
 Number = int | float
-Taps = dict[tuple[int, int], Number]
-"""(dx, dy) -> factor."""
+Taps = dict[tuple[int, int], Number]  #: (dx, dy) -> factor
 _MODULUS = 1 << 32
-_NEAR = 1e-5
-"""Of the greatest factor: how far a relaxed matrix may be from rank 1."""
+_NEAR = 1e-5  #: Of the greatest factor: how far a relaxed matrix may be from rank 1
 
 
 def separated(pipeline: Pipeline, block: KernelBlock, least: int = 1) -> tuple[Pipeline, KernelBlock]:
@@ -59,8 +56,7 @@ class _Split:
     taken: set[str]
     least: int
     relaxed: bool
-    borders: dict[str, Border] = field(default_factory=dict)
-    """Of what is computed across, for the kernel."""
+    borders: dict[str, Border] = field(default_factory=dict)  #: Of what is computed across, for the kernel
     made: dict[tuple[object, ...], ImageKernel] = field(default_factory=dict)
     """What is computed across -> the stage that does it."""
 

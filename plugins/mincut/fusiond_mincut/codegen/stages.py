@@ -52,11 +52,9 @@ STORED = {
     "float32": "float",
 }
 """What an image's pixel is in memory."""
-TYPES = {**STORED, "int32": "Int", "float64": "double"}
-"""What a value is in the text."""
+TYPES = {**STORED, "int32": "Int", "float64": "double"}  #: What a value is in the text
 CHANNELS = "rgba"
-_MEMORY = "&"
-"""Before the name of an image: a stage is given the image itself, not a pixel of it."""
+_MEMORY = "&"  #: Before the name of an image: a stage is given the image itself, not a pixel of it
 
 UCHAR = "typedef unsigned char uchar;\n"
 INT = """\

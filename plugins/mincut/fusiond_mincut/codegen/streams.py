@@ -12,8 +12,7 @@ def concurrent(program: Program, *, issue: str = "streams") -> Program:
 
     An image is written by the first launch that names it, and by those behind it that are of the same source. A launch
     goes on in the stream of the first launch that it waits for and that no other launch has followed yet; otherwise it
-    takes a stream of its own.
-    """
+    takes a stream of its own."""
     given = {each.name for each in program.buffers if each.role is Role.INPUT}
     writer: dict[str, Launch] = {}
     tails: dict[int, str] = {}

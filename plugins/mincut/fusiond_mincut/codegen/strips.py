@@ -24,10 +24,8 @@ from fusiond_mincut.analysis.halos import Halo, halos
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
 LANES = 32
-MOST_HELD = 192
-"""Values of images that a lane may keep between rows: with more, registers spill."""
-LEAST_LANES = 16
-"""Lanes of a warp that must store something."""
+MOST_HELD = 192  #: Values of images that a lane may keep between rows: with more, registers spill
+LEAST_LANES = 16  #: Lanes of a warp that must store something
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +35,10 @@ class Held:
     name: str
     dtype: str
     channels: int
-    halo: Halo
-    """Where the image is needed, round the pixels that the warp stores."""
-    depth: int
-    """Rows, the newest last."""
+    halo: Halo  #: Where the image is needed, round the pixels that the warp stores
+    depth: int  #: Rows, the newest last
     left: int
-    right: int
-    """Pixels of the neighbouring lanes, kept beside the own."""
+    right: int  #: Pixels of the neighbouring lanes, kept beside the own
 
     @property
     def first_step(self) -> int:
@@ -60,14 +55,10 @@ class Strip:
 
     across: int
     rows: int
-    warps: int
-    """Of a block of threads, one below the other."""
-    first_lane: int
-    """The first lane that stores."""
-    last_lane: int
-    """The last lane that stores."""
-    held: dict[str, Held]
-    """Of every image that is read or made, by name; inputs first."""
+    warps: int  #: Of a block of threads, one below the other
+    first_lane: int  #: The first lane that stores
+    last_lane: int  #: The last lane that stores
+    held: dict[str, Held]  #: Of every image that is read or made, by name; inputs first
 
     @property
     def width(self) -> int:

@@ -42,8 +42,7 @@ class SharedTile:
     halo: Halo
     width: int
     height: int
-    offset_bytes: int
-    """In the shared memory of the block."""
+    offset_bytes: int  #: In the shared memory of the block
     periodic: bool
     wrapped: bool = False
 
@@ -80,12 +79,9 @@ class TileLoop:
 class TileLayout:
     """How a block's stages are computed by one block of threads."""
 
-    halos: dict[str, Halo]
-    """Of every image that is made or read, by name."""
-    rounds: tuple[tuple[TileLoop, ...], ...]
-    """A barrier stands behind each round; empty when there are no tiles."""
-    shared_bytes: int
-    """Of all tiles, as a C++ struct of them counts."""
+    halos: dict[str, Halo]  #: Of every image that is made or read, by name
+    rounds: tuple[tuple[TileLoop, ...], ...]  #: A barrier stands behind each round; empty when there are no tiles
+    shared_bytes: int  #: Of all tiles, as a C++ struct of them counts
     passes: tuple[tuple[TileLoop, ...], ...] = ()
     """The rounds of a pass for the tiles that are wrapped: they and all that they are computed from."""
 
@@ -110,8 +106,7 @@ ones are in tiles, the point ones are computed again."""
 def layout(pipeline: Pipeline, block: KernelBlock, width: int, height: int, local: str) -> TileLayout:
     """The stages of a block of point and local kernels for a rectangle of `width` x `height` pixels, in a way of LOCAL.
 
-    ValueError for another way.
-    """
+    ValueError for another way."""
     if local not in LOCAL:
         raise ValueError(f"local is {local!r}, not {', '.join(LOCAL[:-1])} or {LOCAL[-1]}")
     needed = halos(pipeline, block)
@@ -179,8 +174,7 @@ def _restricted(rounds: Iterable[Iterable[TileLoop]], names: Collection[str]) ->
 class _TilePlace:
     """The loop that fills a tile."""
 
-    level: int
-    """Its round, from 1."""
+    level: int  #: Its round, from 1
     halo: Halo
     periodic: bool
 
@@ -189,8 +183,7 @@ def periodic(pipeline: Pipeline, block: KernelBlock) -> set[str]:
     """The stages whose tiles are filled outside the image as if it were repeated there, because a reader wants that.
 
     It takes that the stage reads its own pixel of other stages, or repeats them too: their tiles are then read at the
-    position outside. (What the block reads from memory is read at the pixel that the position means.)
-    """
+    position outside. (What the block reads from memory is read at the pixel that the position means.)"""
     inside = set(block.kernels)
     able: set[str] = set()
     for name in block.kernels:

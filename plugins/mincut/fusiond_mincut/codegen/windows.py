@@ -25,30 +25,24 @@ from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import BinaryOperation, Expr, FunctionCall, PixelAccess
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
 
-LEAST = 100
-"""Pixels of a window that is a loop."""
-MOST_STAGED_BYTES = 40 << 10
-"""Of one tile of an input."""
+LEAST = 100  #: Pixels of a window that is a loop
+MOST_STAGED_BYTES = 40 << 10  #: Of one tile of an input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """A sum, or the least or the greatest, over a rectangle of pixels."""
 
-    name: str
-    """Of the value, in the text."""
-    kind: str
-    """sum, min or max."""
+    name: str  #: Of the value, in the text
+    kind: str  #: sum, min or max
     dtype: str
     image: str
     channel: int | None
-    left: int
-    """Offset of the first column; of the first row: `up`."""
+    left: int  #: Offset of the first column; of the first row: `up`
     up: int
     width: int
     height: int
-    factors: tuple[Number, ...]
-    """Row by row; 0 for pixels that take no part."""
+    factors: tuple[Number, ...]  #: Row by row; 0 for pixels that take no part
 
     @property
     def plain(self) -> bool:
@@ -71,8 +65,7 @@ def extracted(kernel: ImageKernel, taken: Iterable[str]) -> tuple[ImageKernel, d
 @dataclass(slots=True)
 class _Finder:
     kernel: str
-    steps: Collection[str]
-    """Images at other pixels: the loops read round the own."""
+    steps: Collection[str]  #: Images at other pixels: the loops read round the own
     taken: set[str]
     found: dict[Expr, Window]
 

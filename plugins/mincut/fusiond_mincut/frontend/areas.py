@@ -16,8 +16,7 @@ from fusiond_mincut.frontend.graph import WIDEST_IMAGE, Area, PipelineImage, Sam
 
 LONGEST_STEP = 64
 _OWN = (tree.position("width"), tree.position("height"))
-WHOLE = Area(width=_OWN[0], height=_OWN[1])
-"""The pipeline's own, written out."""
+WHOLE = Area(width=_OWN[0], height=_OWN[1])  #: The pipeline's own, written out
 
 
 def of(width: Expr, height: Expr) -> Area | None:

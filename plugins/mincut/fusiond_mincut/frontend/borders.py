@@ -14,8 +14,7 @@ masks larger than the image are exact.
 
 from __future__ import annotations
 
-MAPPED = ("clamp", "mirror", "reflect", "repeat")
-"""The modes that exchange the index; `constant` does not."""
+MAPPED = ("clamp", "mirror", "reflect", "repeat")  #: The modes that exchange the index; `constant` does not
 
 MODES = (*MAPPED, "constant")
 
@@ -47,8 +46,7 @@ def stays_near(mode: str, reach: tuple[int, int], halo: tuple[int, int], length:
     after) round it, and some pixel of the image is read with offsets from -reach[0] to +reach[1] at a position of the
     tile. A clamped index lies between that position and the image. A mirrored one lies as far inside the first or the
     last pixel as the position lies outside (a reflected one, a pixel less), so the tile must reach back as far as the
-    access reaches ahead, and the other way round. `repeat` jumps to the far side of the image.
-    """
+    access reaches ahead, and the other way round. `repeat` jumps to the far side of the image."""
     if mode in ("mirror", "reflect"):
         less = 1 if mode == "reflect" else 0
         return reach[1] - less <= halo[0] and reach[0] - less <= halo[1] + length - 1

@@ -35,8 +35,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-DTYPES = ("uint8", "int16", "uint16", "int32", "float16", "float32")
-"""What an image can hold."""
+DTYPES = ("uint8", "int16", "uint16", "int32", "float16", "float32")  #: What an image can hold
 POSITIONS = {"x": "@x", "y": "@y", "width": "@width", "height": "@height"}
 """Name in a body -> the image that it is read as: the column and the row of a pixel, and how many there are of either.
 No image of a pipeline can have these names."""
@@ -70,8 +69,7 @@ class Const:
 class PixelAccess:
     """A pixel of an image, `dx` to the right and `dy` below; `channel` None is the channel that is being computed.
 
-    `dtype` is the image's own.
-    """
+    `dtype` is the image's own."""
 
     image: str
     dx: int
@@ -84,8 +82,7 @@ class PixelAccess:
 class Fetch:
     """A pixel of an image in memory, `x` from the left and `y` from the top (int32); outside it the border decides.
 
-    `channel` of `channels` that the image has, None: the one that is being computed.
-    """
+    `channel` of `channels` that the image has, None: the one that is being computed."""
 
     image: str
     x: Expr
@@ -428,8 +425,7 @@ def operations(expr: Expr) -> Operations:
     """Counted on the tree (the paper's n_ALU and n_SFU, without the store).
 
     One ALU operation for each operator, whatever its type, and for a conversion between integer and float of what is no
-    constant; a function as FUNCTIONS says; a pixel, a constant and a name cost nothing.
-    """
+    constant; a function as FUNCTIONS says; a pixel, a constant and a name cost nothing."""
     total = Operations()
     for node in walk(expr):
         match node:

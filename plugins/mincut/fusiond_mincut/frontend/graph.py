@@ -47,12 +47,10 @@ from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import Expr, Fetch, Operations, PixelAccess
 
 PATTERNS = ("point", "local", "global", "scan", "hysteresis")
-BOUNDARIES = ("global", "scan", "hysteresis")
-"""Patterns that are never fused: they cut a pipeline in two."""
+BOUNDARIES = ("global", "scan", "hysteresis")  #: Patterns that are never fused: they cut a pipeline in two
 BORDERS = ("clamp", "mirror", "reflect", "repeat", "constant")
 WIDEST_IMAGE = 65_536
-TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-"""A pipeline's name."""
+TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  #: A pipeline's name
 ACCURACIES = ("strict", "relaxed")
 REDUCTIONS = ("sum", "min", "max")
 HISTOGRAM = "histogram"
@@ -62,8 +60,7 @@ AXES = ("x", "y")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Border:
     mode: str
-    value: int | float = 0
-    """Of `constant`: what the image's dtype holds."""
+    value: int | float = 0  #: Of `constant`: what the image's dtype holds
 
 
 CLAMP = Border(mode="clamp")
@@ -133,10 +130,8 @@ class PipelineImage:
     name: str
     dtype: str
     channels: int = 1
-    single: bool = False
-    """One value per channel, instead of one per pixel."""
-    fill: Fill = field(default_factory=Fill)
-    """What an input holds."""
+    single: bool = False  #: One value per channel, instead of one per pixel
+    fill: Fill = field(default_factory=Fill)  #: What an input holds
     area: Area | None = None
 
     def sides(self, width: int, height: int) -> tuple[int, int]:
@@ -154,21 +149,17 @@ class PipelineImage:
 class ImageKernel:
     name: str
     pattern: str
-    mask: tuple[int, int] = (1, 1)
-    """Width and height of the window, both odd; (1, 1) unless `local`."""
-    bodies: tuple[Expr, ...]
-    """One for all channels, or one for each."""
+    mask: tuple[int, int] = (1, 1)  #: Width and height of the window, both odd; (1, 1) unless `local`
+    bodies: tuple[Expr, ...]  #: One for all channels, or one for each
     dtype: str
     channels: int = 1
     borders: Mapping[str, Border] = field(default_factory=dict)
     """Image -> what stands outside it; of every image that is read at another pixel than the own."""
-    area: Area | None = None
-    """The pixels that are computed; of a global kernel those that are reduced."""
+    area: Area | None = None  #: The pixels that are computed; of a global kernel those that are reduced
     steps: Mapping[str, SamplingStep] = field(default_factory=dict)
     """Of every image that is read at pixels other than the own by number, or that has another area."""
     reduction: str | None = None
-    bins: Area | None = None
-    """Of a histogram: the area of its image."""
+    bins: Area | None = None  #: Of a histogram: the area of its image
 
     @cached_property
     def accesses(self) -> tuple[PixelAccess, ...]:
@@ -256,8 +247,7 @@ class Pipeline:
     inputs: tuple[PipelineImage, ...]
     outputs: tuple[str, ...]
     kernels: tuple[ImageKernel, ...]
-    pitched: frozenset[str] = frozenset()
-    """Inputs and outputs whose rows need not follow each other."""
+    pitched: frozenset[str] = frozenset()  #: Inputs and outputs whose rows need not follow each other
     accuracy: str = "strict"
     """Of ACCURACIES: each float operation is rounded as written, or products and sums may be contracted and put in
     another order."""
@@ -349,8 +339,7 @@ def rows(pipeline: Pipeline) -> frozenset[str]:
 def topological(reads: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
     """Names after everything that they read; of several that could come next, the least name comes first.
 
-    Names that are read but are not keys are ignored. ValueError names a cycle, as `a -> b -> a`.
-    """
+    Names that are read but are not keys are ignored. ValueError names a cycle, as `a -> b -> a`."""
     waiting = {name: {each for each in found if each in reads} for name, found in reads.items()}
     followers: dict[str, list[str]] = {name: [] for name in reads}
     for name, found in waiting.items():
@@ -385,8 +374,7 @@ def _cycle(waiting: Mapping[str, set[str]], left: set[str]) -> str:
 def problems(pipeline: Pipeline) -> tuple[tuple[str, str], ...]:
     """(kernel or output, what is wrong) for every broken rule, in topological order; empty when the pipeline is sound.
 
-    For pipelines from a file and from Python alike; `reading` adds the line.
-    """
+    For pipelines from a file and from Python alike; `reading` adds the line."""
     found: list[tuple[str, str]] = []
     seen = {each.name for each in pipeline.inputs}
     if len(seen) < len(pipeline.inputs):

@@ -79,9 +79,7 @@ def _row_sum(mask: Mask, row: tuple[tuple[int, int, int | float], ...], expr: Ex
 
 def _scaled(mask: Mask, value: int | float, seen: Expr) -> Expr:
     dtype = tree.common(mask.dtype, seen.dtype)
-    if value == 1:
-        return tree.converted(seen, dtype)
-    return tree.binary("*", Const(value, mask.dtype), seen)
+    return tree.converted(seen, dtype) if value == 1 else tree.binary("*", Const(value, mask.dtype), seen)
 
 
 def _folded(operation: str, terms: list[Expr]) -> Expr:
@@ -111,7 +109,5 @@ def checked(name: str, rows: tuple[tuple[int | float | None, ...], ...]) -> Mask
     if len(rows) * width > 0 and dtype == "int32" and min(held) == tree.INT32[0]:
         raise TypeProblem(f"a coefficient of {name} is too small")
     return Mask(
-        name=name,
-        dtype=dtype,
-        rows=tuple(tuple(held[start : start + width]) for start in range(0, len(held), width)),
+        name=name, dtype=dtype, rows=tuple(tuple(held[start : start + width]) for start in range(0, len(held), width))
     )

@@ -51,8 +51,7 @@ MOST_KERNELS = 4096
 _KEYS = ("pipeline", "summary", "image", "inputs", "outputs", "parameters", "masks", "tables", "kernels")
 _KERNEL_KEYS = ("pattern", "reads", "mask", "border", "dtype", "channels", "size", "step", "let", "body", "reduce",
                 "row", "axis")  # fmt: skip
-MOST_ELEMENTS = 65_536
-"""Of a table."""
+MOST_ELEMENTS = 65_536  #: Of a table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +65,7 @@ class _Header:
     constants: Mapping[str, Const] = field(default_factory=dict)
     masks: Mapping[str, Mask] = field(default_factory=dict)
     tables: Mapping[str, ConstantTable] = field(default_factory=dict)
-    runtime: Mapping[str, PipelineImage] = field(default_factory=dict)
-    """Parameters of the launch: inputs of one value."""
+    runtime: Mapping[str, PipelineImage] = field(default_factory=dict)  #: Parameters of the launch: inputs of one value
     pitched: bool = False
 
 

@@ -17,8 +17,7 @@ from fusiond_mincut.trace.pixels import Number
 class PipelineTrace:
     """Images and kernels in the order in which they were made, and the names that the current stage gave to values."""
 
-    dtype: str
-    """Of images that do not say their own; so is `channels`."""
+    dtype: str  #: Of images that do not say their own; so is `channels`
     channels: int
     width: int
     height: int
@@ -38,8 +37,7 @@ class PipelineTrace:
         return chosen
 
 
-_active: list[PipelineTrace] = []
-"""The last one is current: the function of a pipeline may trace another."""
+_active: list[PipelineTrace] = []  #: The last one is current: the function of a pipeline may trace another
 
 
 def current() -> PipelineTrace | None:
@@ -59,8 +57,7 @@ def tracing(trace: PipelineTrace) -> Iterator[None]:
 # --- names, dtypes, sizes and borders; TypeProblem says what is wrong with one ---------------------------
 
 Size = tuple[int | str, int | str]
-BorderMode = str | tuple[str, Number]
-"""A mode, or ("constant", value)."""
+BorderMode = str | tuple[str, Number]  #: A mode, or ("constant", value)
 
 
 def check_name(name: str) -> None:

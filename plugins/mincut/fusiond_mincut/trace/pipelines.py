@@ -41,8 +41,7 @@ def traced(
 
     `sizes`: of parameters that have other sizes than width and height. `parameters`: those that are not images but
     single numbers of the launch, with the values that they are measured with. `pitched`: rows of inputs and outputs may
-    lie apart.
-    """
+    lie apart."""
     checked_dtype(dtype)
     check_sides(width, height, checked_channels(channels))
     trace = PipelineTrace(dtype=dtype, channels=channels, width=width, height=height)

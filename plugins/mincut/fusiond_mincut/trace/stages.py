@@ -191,8 +191,7 @@ def stage(
     a tuple of one for each channel; of a histogram a bin, or a bin and a row of an image of `bins`.
 
     `size` is that of its image, in numbers or as `"width / 2"`. Pixel i reads round pixel i * step + origin of an
-    image: a number or a Fraction, one for each axis, or one for each parameter.
-    """
+    image: a number or a Fraction, one for each axis, or one for each parameter."""
 
     def decorated(body: Callable[..., Any]) -> TracedStage:
         return TracedStage(

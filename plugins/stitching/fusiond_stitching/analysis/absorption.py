@@ -9,8 +9,7 @@ from fusiond_stitching.analysis.fusion import CHAIN, library
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import EXPENSIVE, MOVEMENT, SOURCES, HloInstruction, HloModule
 
-FAR_LESS = 64
-"""What is so much smaller than a value costs nothing to be read beside it."""
+FAR_LESS = 64  #: What is so much smaller than a value costs nothing to be read beside it
 
 
 def absorbed(module: HloModule, policy: FusionPolicy) -> frozenset[str]:

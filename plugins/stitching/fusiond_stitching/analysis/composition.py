@@ -91,8 +91,7 @@ class Composed:
     """A plan, and which of its groups run in a way of their own."""
 
     plan: StitchingPlan
-    taken: tuple[str, ...]
-    """The parts that were taken, a name for each group that runs in a way of its own."""
+    taken: tuple[str, ...]  #: The parts that were taken, a name for each group that runs in a way of its own
 
 
 def composed(

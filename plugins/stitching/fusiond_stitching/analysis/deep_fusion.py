@@ -42,8 +42,7 @@ EVALUATIONS = 64
 is applied n times grows exponentially, and no compiler would come to its end."""
 
 
-COPIES = 4
-"""By XLA's rules: how many kernels may compute a cheap instruction again."""
+COPIES = 4  #: By XLA's rules: how many kernels may compute a cheap instruction again
 
 
 def fuse(

@@ -10,8 +10,7 @@ from fusiond.model.english import counted
 from fusiond_stitching.analysis.fusion import Fusion
 from fusiond_stitching.frontend.graph import HloModule
 
-_SILENT = ("constant", "iota")
-"""What every kernel has for itself is not drawn."""
+_SILENT = ("constant", "iota")  #: What every kernel has for itself is not drawn
 
 
 def graph(module: HloModule, fusion: Fusion) -> DrawnGraph:

@@ -16,12 +16,10 @@ from fusiond_stitching.analysis import online_reductions, split_reductions
 from fusiond_stitching.frontend import scatter_updates
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
-FEW_LOOKS = 1 << 22
-"""Updates that all elements together look at in a microsecond or two."""
+FEW_LOOKS = 1 << 22  #: Updates that all elements together look at in a microsecond or two
 MANY_HITS = 4
 """Updates for an element of the result, in the mean, from which on rows are worth keeping in the second-level cache."""
-CACHED_BYTES = 16 << 20
-"""What surely stays there anyway."""
+CACHED_BYTES = 16 << 20  #: What surely stays there anyway
 SPLIT, WHOLE, UPDATES, TILES, ELEMENTS = "split", "whole", "updates", "tiles", "elements"
 
 
@@ -34,8 +32,7 @@ class Forms:
     fused: Mapping[tuple[str, str], HloModule]
     few_looks: bool = False
     """Whether the scatters are so small that a loop over all updates is likely to cost less than a launch."""
-    many_hits: bool = False
-    """Whether the largest scatter's rows are hit many times, and are too large for a cache."""
+    many_hits: bool = False  #: Whether the largest scatter's rows are hit many times, and are too large for a cache
 
     @property
     def split(self) -> bool:

@@ -16,14 +16,11 @@ from fusiond_stitching.analysis.plan import Chunk, ChunkSchedule, base_of
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import MOVEMENT, SOURCES, HloInstruction, HloModule
 
-LaunchPlace: TypeAlias = tuple[int, int]
-"""(level, phase), counted from the end."""
+LaunchPlace: TypeAlias = tuple[int, int]  #: (level, phase), counted from the end
 
 END: LaunchPlace = (-1, 0)
-CHAIN = 6
-"""The longest chain of cheap instructions that is computed again."""
-_FREE = frozenset({"reshape", "broadcast", "iota", "window"})
-"""What costs no kernel even where nothing is fused."""
+CHAIN = 6  #: The longest chain of cheap instructions that is computed again
+_FREE = frozenset({"reshape", "broadcast", "iota", "window"})  #: What costs no kernel even where nothing is fused
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ import numpy as np
 from fusiond_stitching.analysis.image_values import NoPipeline
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
-OUTSIDE, ELSEWHERE = -1, -2
-"""Instead of an index: behind the edge; in another operand."""
+OUTSIDE, ELSEWHERE = -1, -2  #: Instead of an index: behind the edge; in another operand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,14 +21,10 @@ class Axis:
     nothing, beside others: `n`, one number."""
 
     role: str
-    size: int
-    """Of the dimension."""
-    at: Any = None
-    """Of h, w, k: the index at each place (and tap)."""
-    stride: int = 1
-    """Of p, in planes; the number of n."""
-    taps: str = ""
-    """Of h, w: the role that the second dimension of `at` is."""
+    size: int  #: Of the dimension
+    at: Any = None  #: Of h, w, k: the index at each place (and tap)
+    stride: int = 1  #: Of p, in planes; the number of n
+    taps: str = ""  #: Of h, w: the role that the second dimension of `at` is
 
     def same(self, other: Axis) -> bool:
         mine, others = ((each.role, each.size, each.stride, each.taps) for each in (self, other))
@@ -51,8 +46,7 @@ class Seen:
 
     name: str
     index: Index
-    outside: float | None = None
-    """What lies behind its edges."""
+    outside: float | None = None  #: What lies behind its edges
 
 
 def seen(module: HloModule, name: str, index: Index, stops: Callable[[str], bool]) -> Seen:
@@ -226,14 +220,10 @@ def _joined(size: int, along: Axis, entries: Sequence[tuple[Any, Entry]]) -> Ent
 class Placed:
     """How an image shows what axes see."""
 
-    border: str | dict[str, float] | None
-    """None: nothing beyond its edges is seen."""
-    steps: Mapping[str, int]
-    """Of h and w: from one place to the next."""
-    offsets: Mapping[str, list[int]]
-    """Of each tap from the first place."""
-    flipped: str
-    """The axes along which the image is turned round."""
+    border: str | dict[str, float] | None  #: None: nothing beyond its edges is seen
+    steps: Mapping[str, int]  #: Of h and w: from one place to the next
+    offsets: Mapping[str, list[int]]  #: Of each tap from the first place
+    flipped: str  #: The axes along which the image is turned round
 
 
 def placed(index: Index, outside: float | None, kind: str = "") -> Placed:

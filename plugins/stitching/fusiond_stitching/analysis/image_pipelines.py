@@ -37,8 +37,7 @@ from fusiond_stitching.analysis.image_values import DTYPES, NoPipeline
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 MOST_KERNELS, MOST_REACH, MOST_CHANNELS, MOST_TERMS = 64, 15, 4, 16
-PLANES, INTERLEAVED, SPLIT = MODES = ("planes", "interleaved", "split")
-"""What channels are."""
+PLANES, INTERLEAVED, SPLIT = MODES = ("planes", "interleaved", "split")  #: What channels are
 _ENTRY = re.compile(r'extern "C" __global__ void (?:__\w+__\([^)]*\) )*(?P<name>\w+)\((?P<parameters>[^)]*)\)\s*\{')
 _NEUTRAL = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}
 
@@ -49,8 +48,7 @@ class BufferPart:
 
     buffer: str
     first: int
-    plane: int
-    """From one plane of the grid to the next; 0: the same for all."""
+    plane: int  #: From one plane of the grid to the next; 0: the same for all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +131,8 @@ def _suffix(index: Index, value: HloInstruction) -> str:
 
 @dataclass(slots=True)
 class _Kernel:
-    at: Mapping[str, Any]
-    """Of h and w: its own places."""
-    reads: dict[str, Any] = field(default_factory=dict)
-    """Image -> border; None: any."""
+    at: Mapping[str, Any]  #: Of h and w: its own places
+    reads: dict[str, Any] = field(default_factory=dict)  #: Image -> border; None: any
     steps: dict[str, Any] = field(default_factory=dict)
     let: dict[str, str] = field(default_factory=dict)
     reach: list[int] = field(default_factory=lambda: [0, 0])

@@ -114,9 +114,7 @@ def number(value: int) -> Index:
 
 def symbol(name: str, count: int, *, low: int = 0) -> Index:
     """A variable that takes the `count` values from `low` on; a number where there is only one."""
-    if count <= 1:
-        return number(low)
-    return _of(Symbol(name, low, low + count - 1))
+    return number(low) if count <= 1 else _of(Symbol(name, low, low + count - 1))
 
 
 def _of(atom: Atom, coefficient: int = 1) -> Index:

@@ -19,10 +19,8 @@ from collections.abc import Iterator
 from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule, topological
 
-LEAST_ROW = 16_384
-"""Elements of a row: shorter ones are held in registers, and read once anyway."""
-LEAST_COLUMN = 2048
-"""Of a column, of which a block has eight side by side."""
+LEAST_ROW = 16_384  #: Elements of a row: shorter ones are held in registers, and read once anyway
+LEAST_COLUMN = 2048  #: Of a column, of which a block has eight side by side
 _TYPES = ("f32", "f64")
 
 
@@ -140,11 +138,7 @@ def _pair(
     values, kind = module[greatest.operands[0]], total.dtype
     one = _made(total, "one", "constant", (), (), {"values": (1.0,)})
     ones = _made(total, "ones", "broadcast", values.dims, (one.name,), {"dimensions": ()})
-    pair = {
-        "dimensions": total.attributes["dimensions"],
-        "computation": _computation(kind),
-        "result": 0,
-    }
+    pair = {"dimensions": total.attributes["dimensions"], "computation": _computation(kind), "result": 0}
     operands = (values.name, ones.name, greatest.operands[1], total.operands[1])
     yield from (one, ones)
     yield dataclasses.replace(greatest, operands=operands, attributes=frozen(pair))
@@ -190,8 +184,7 @@ def _computation(kind: str) -> Computation:
     return Computation(parameters=parameters, instructions=tuple(steps), results=("m", "s"))
 
 
-NEUTRAL = (-math.inf, 0.0)
-"""What changes no pair."""
+NEUTRAL = (-math.inf, 0.0)  #: What changes no pair
 
 
 def is_pair(reduce: HloInstruction) -> bool:

@@ -18,10 +18,8 @@ from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.propagate import Requirements, joined
 from fusiond_stitching.frontend.graph import MOVEMENT, SOURCES, HloInstruction, HloModule
 
-KEPT = 60
-"""Candidates of a group."""
-WASTE = 256
-"""Elements that every block may compute twice without being asked."""
+KEPT = 60  #: Candidates of a group
+WASTE = 256  #: Elements that every block may compute twice without being asked
 
 
 @dataclass(slots=True)
@@ -29,10 +27,8 @@ class OpenCandidate:
     schedule: ChunkSchedule
     blocks: int
     chunks: dict[str, Chunk]
-    needs: dict[str, Chunk]
-    """What members need of what is not yet placed."""
-    work: int = 0
-    """Elements that one block computes."""
+    needs: dict[str, Chunk]  #: What members need of what is not yet placed
+    work: int = 0  #: Elements that one block computes
 
 
 @dataclass(slots=True)
@@ -52,8 +48,7 @@ class _Match:
 
     candidate: OpenCandidate
     partners: list[OpenCandidate]
-    chunk: Chunk
-    """Of the instruction."""
+    chunk: Chunk  #: Of the instruction
     blocks: int
 
     def united(self, module: HloModule, instruction: HloInstruction, work: int) -> OpenCandidate:

@@ -28,8 +28,7 @@ from fusiond_stitching.frontend import fills as filling
 from fusiond_stitching.frontend import importer, passes, printer
 from fusiond_stitching.frontend.graph import MOVEMENT, HloInstruction, HloModule
 
-LEAST_BYTES = 1 << 14
-"""A group that reads and writes less than this is not worth a job of its own."""
+LEAST_BYTES = 1 << 14  #: A group that reads and writes less than this is not worth a job of its own
 _SWEEPS = 2
 """How often an instruction's place among the others goes into its mark; twice tells apart all but what is alike."""
 
@@ -38,19 +37,13 @@ _SWEEPS = 2
 class Part:
     """A group by itself."""
 
-    name: str
-    """The first output's opcode, and a key of all that decides a measurement."""
+    name: str  #: The first output's opcode, and a key of all that decides a measurement
     module: HloModule
-    text: str
-    """The module as HLO text."""
-    names: Mapping[str, str]
-    """Its instructions -> those of the whole module."""
-    fills: Mapping[str, Fill]
-    """What its inputs hold, by buffer: as the whole module's inputs do where it reads them."""
-    bytes: int
-    """What it reads and writes, each buffer once."""
-    dots: str
-    """`stitched` where dots are part of groups, else `library`."""
+    text: str  #: The module as HLO text
+    names: Mapping[str, str]  #: Its instructions -> those of the whole module
+    fills: Mapping[str, Fill]  #: What its inputs hold, by buffer: as the whole module's inputs do where it reads them
+    bytes: int  #: What it reads and writes, each buffer once
+    dots: str  #: `stitched` where dots are part of groups, else `library`
 
 
 def of_plan(module: HloModule, planned: PlannedModule, fills: Mapping[str, Fill], *, dots: str) -> dict[str, Part]:

@@ -18,11 +18,9 @@ from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.propagate import named, required
 from fusiond_stitching.frontend.graph import EXPENSIVE, HloInstruction, HloModule
 
-TRIED = 4
-"""Candidates of a group that the library is asked about: those with the best estimates."""
+TRIED = 4  #: Candidates of a group that the library is asked about: those with the best estimates
 PREFIX = "stitching:"
-VERSION = 2
-"""Of the probes' code: part of every key."""
+VERSION = 2  #: Of the probes' code: part of every key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +29,15 @@ class Key:
 
     opcode: str
     dtype: str
-    operands: tuple[tuple[str, tuple[int, ...]], ...]
-    """(dtype, dims) of each."""
+    operands: tuple[tuple[str, tuple[int, ...]], ...]  #: (dtype, dims) of each
     dims: tuple[int, ...]
     chunk: Chunk
-    schedule: str
-    """Its name (section 4.1), where it has one."""
+    schedule: str  #: Its name (section 4.1), where it has one
     blocks: int
     threads: int
-    attributes: str
-    """What else decides the work: reduced dimensions, permutations."""
+    attributes: str  #: What else decides the work: reduced dimensions, permutations
     warp: bool
-    example: str = field(default="", compare=False)
-    """An instruction of the module at hand that has this key."""
+    example: str = field(default="", compare=False)  #: An instruction of the module at hand that has this key
 
     @property
     def text(self) -> str:

@@ -240,8 +240,7 @@ class StageResult:
         return next((each for each in self.homes if isinstance(each, Global)), None)
 
 
-WARP = 32
-"""Threads that exchange values by shuffles."""
+WARP = 32  #: Threads that exchange values by shuffles
 
 
 def power_of_two(number: int) -> int:
@@ -252,10 +251,8 @@ def power_of_two(number: int) -> int:
 class LaneExchange(enum.StrEnum):
     """How the lanes of one output element of a reduce put their partial results together."""
 
-    NONE = "none"
-    """One lane: a serial loop."""
-    SHARED = "shared"
-    """A tree in shared memory, at `Reduction.workspace`."""
+    NONE = "none"  #: One lane: a serial loop
+    SHARED = "shared"  #: A tree in shared memory, at `Reduction.workspace`
     WARP = "warp"
     """Shuffles; lanes is a power of two up to 32, or the whole block (then the warps' results meet in the
     workspace)."""
@@ -280,16 +277,12 @@ class Stage:
     """See the module's docstring."""
 
     chunk: Chunk
-    dims: tuple[int, ...]
-    """The dims of all its results."""
+    dims: tuple[int, ...]  #: The dims of all its results
     results: tuple[StageResult, ...]
-    barrier: bool = False
-    """A __syncthreads stands before it."""
+    barrier: bool = False  #: A __syncthreads stands before it
     reduction: Reduction | None = None
-    sweep: int = 0
-    """Of rows in registers: the loop that it is part of."""
-    place: RowPlace | None = None
-    """Of rows in registers: where its results lie."""
+    sweep: int = 0  #: Of rows in registers: the loop that it is part of
+    place: RowPlace | None = None  #: Of rows in registers: where its results lie
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,22 +295,18 @@ class Rows:
     lanes: int
     pack: int
     rows_per_block: int
-    steps: int
-    """Packs of a lane."""
+    steps: int  #: Packs of a lane
     slabs: int = 1
     """Blocks that share the columns of the same rows: block b has slab b % slabs, of `steps * lanes` packs."""
     streamed: bool = False
     """The rows are too long for registers: each sweep reads them again, every other one backwards, and the first
     `shared_steps` packs of a lane from shared memory, where there are any of `held`."""
     shared_steps: int = 0
-    threads: int = 0
-    """That a block must have; 0 where it has those of the plan."""
-    held: tuple[str, ...] = ()
-    """Buffers' values that stay in registers once they were read."""
+    threads: int = 0  #: That a block must have; 0 where it has those of the plan
+    held: tuple[str, ...] = ()  #: Buffers' values that stay in registers once they were read
     between: int = 1
     """So many rows lie in each other, as groups of channels do: `run` columns of one, then as many of the next."""
-    run: int = 0
-    """0 where a row lies in one piece."""
+    run: int = 0  #: 0 where a row lies in one piece
 
     @property
     def per_thread(self) -> int:
@@ -333,12 +322,9 @@ class Rows:
 class TransposeTile:
     """How a block transposes: see the module's docstring, and `tiles`."""
 
-    dims: tuple[int, ...]
-    """The results' dims, some of them as one."""
-    dim: int
-    """That along which the operands lie."""
-    reads: tuple[str, ...]
-    """What lies so, and is read through shared memory."""
+    dims: tuple[int, ...]  #: The results' dims, some of them as one
+    dim: int  #: That along which the operands lie
+    reads: tuple[str, ...]  #: What lies so, and is read through shared memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,10 +338,8 @@ class BlockProgram:
     schedule: ChunkSchedule
     shared_bytes: int = 0
     rows: Rows | None = None
-    updates: bool = False
-    """It applies the updates of a scatter in place."""
-    scan: bool = False
-    """It runs a loop."""
+    updates: bool = False  #: It applies the updates of a scatter in place
+    scan: bool = False  #: It runs a loop
     tile: TransposeTile | None = None
 
     @property

@@ -35,25 +35,18 @@ from fusiond_stitching.analysis.schedule import flat
 from fusiond_stitching.analysis.stages import block_program
 from fusiond_stitching.frontend.graph import BYTES, SOURCES, HloInstruction, HloModule
 
-ROUNDS = 64
-"""How often fusion runs again because shared memory did not suffice."""
-PATIENCE = 8
-"""Of these, how many pass before twice as many members are set apart at once."""
-REMEMBERED = 8
-"""Plans that are kept with a module."""
+ROUNDS = 64  #: How often fusion runs again because shared memory did not suffice
+PATIENCE = 8  #: Of these, how many pass before twice as many members are set apart at once
+REMEMBERED = 8  #: Plans that are kept with a module
 LIFTS = 6
 LIFT_GAIN = 0.98
 LIFTED_INSTRUCTIONS = 3000
 """How many groups of outputs are tried in an earlier launch, for how much less traffic, in modules of what size."""
-UPDATES = 4
-"""Of a scatter in place, how many a thread applies."""
-TILE_BYTES = 128
-"""Of a window, what is applied of all updates before the next: a cache line."""
+UPDATES = 4  #: Of a scatter in place, how many a thread applies
+TILE_BYTES = 128  #: Of a window, what is applied of all updates before the next: a cache line
 WARP = 32
-ROWS = 8
-"""Rows of a loop's state that a block has at most."""
-REGISTERS = 128
-"""Registers of a thread that the size of a cooperative grid allows for."""
+ROWS = 8  #: Rows of a loop's state that a block has at most
+REGISTERS = 128  #: Registers of a thread that the size of a cooperative grid allows for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +55,9 @@ class PlannedModule:
 
     plan: StitchingPlan
     fusion: Fusion
-    programs: Mapping[str, BlockProgram]
-    """By the group's root."""
+    programs: Mapping[str, BlockProgram]  #: By the group's root
 
-    problems: tuple[str, ...] = ()
-    """Why groups cannot be: then there is no plan for them, and it is empty."""
+    problems: tuple[str, ...] = ()  #: Why groups cannot be: then there is no plan for them, and it is empty
 
 
 def plan(
@@ -84,10 +75,7 @@ def plan(
 
 
 def remembered(
-    module: HloModule,
-    policy: FusionPolicy,
-    limits: DeviceLimits,
-    library: PerformanceLibrary | None = None,
+    module: HloModule, policy: FusionPolicy, limits: DeviceLimits, library: PerformanceLibrary | None = None
 ) -> PlannedModule:
     """`plan`, kept with the module where nothing was measured: a config is asked for when it is analysed, emitted,
     shown, and emitted again with another way to issue it."""

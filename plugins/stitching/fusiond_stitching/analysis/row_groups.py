@@ -20,14 +20,10 @@ from fusiond_stitching.analysis.fusion import CHAIN, END, Fusion, FusionGroup, L
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, MOVEMENT, SOURCES, HloModule
 
-MOST_MEMBERS = 400
-"""Of a group that is looked at."""
-FAR_LESS = 64
-"""How much smaller a reduction is that has a launch of its own."""
-LARGE_BYTES = 1 << 22
-"""What is read to be summed over rows: less is not worth a launch."""
-LEAST_BYTES = 1 << 12
-"""A shared tensor that is smaller is not worth it."""
+MOST_MEMBERS = 400  #: Of a group that is looked at
+FAR_LESS = 64  #: How much smaller a reduction is that has a launch of its own
+LARGE_BYTES = 1 << 22  #: What is read to be summed over rows: less is not worth a launch
+LEAST_BYTES = 1 << 12  #: A shared tensor that is smaller is not worth it
 
 
 def merged(module: HloModule, policy: FusionPolicy, fusion: Fusion, lifted: Mapping[str, LaunchPlace]) -> Fusion:

@@ -11,20 +11,14 @@ from fusiond_stitching.analysis.row_shapes import SECTORS, RowShape
 from fusiond_stitching.analysis.row_values import KeptValues
 from fusiond_stitching.frontend.graph import BYTES
 
-PACK_BYTES = 16
-"""The widest load of a thread."""
-MOST_WORDS = 64
-"""Registers (32 bits) that kept values may have, where a block's threads leave so many."""
-SPARE_WORDS = 32
-"""Registers of a thread that are not for kept values."""
-FILE_WORDS = 65536
-"""Of a multiprocessor."""
+PACK_BYTES = 16  #: The widest load of a thread
+MOST_WORDS = 64  #: Registers (32 bits) that kept values may have, where a block's threads leave so many
+SPARE_WORDS = 32  #: Registers of a thread that are not for kept values
+FILE_WORDS = 65536  #: Of a multiprocessor
 MOST_THREADS = 1024
 """Of a block that has a multiprocessor's shared memory for itself, and a row that is too long for registers."""
-WORKSPACE_BYTES = 4096
-"""Left of it for what reductions exchange."""
-FLAT_STEPS = 2
-"""Packs of a thread where nothing is reduced."""
+WORKSPACE_BYTES = 4096  #: Left of it for what reductions exchange
+FLAT_STEPS = 2  #: Packs of a thread where nothing is reduced
 
 
 def partition(places: RowPlaces, values: KeptValues, policy: FusionPolicy) -> Rows | None:

@@ -16,8 +16,7 @@ from fusiond_stitching.analysis.plan import RowPlace
 from fusiond_stitching.analysis.row_shapes import RowShape, cut
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
-MOST_FEW = 16
-"""Numbers of a row that lie side by side, as the best of a row and where they are."""
+MOST_FEW = 16  #: Numbers of a row that lie side by side, as the best of a row and where they are
 _INLINED = ("broadcast", "reshape", "transpose", "slice", "concatenate")
 
 
@@ -32,8 +31,7 @@ class RowPlaces:
     place: dict[str, RowPlace] = field(default_factory=dict)
     level: dict[str, int] = field(default_factory=dict)
     """The first sweep in which a value can be computed; of what depends on no reduction, 0."""
-    late: set[str] = field(default_factory=set)
-    """What depends on a reduction of this group."""
+    late: set[str] = field(default_factory=set)  #: What depends on a reduction of this group
     through: set[str] = field(default_factory=set)
     """Of these, what lies nowhere and is computed where it is read: a row's mean, spread over some of its columns. Of
     what has few numbers a row, it may be stored, by one lane."""

@@ -15,12 +15,9 @@ from fusiond_stitching.analysis.indexing import Index, symbol
 from fusiond_stitching.analysis.plan import RowPlace, Rows
 from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule
 
-LEAST_RUN_BYTES = 32
-"""Of a row that lies in pieces: a sector of memory."""
-MOST_PIECES = 128
-"""Columns of a run that have sums of their own: as many as a warp has packs."""
-SECTORS = 4
-"""Packs that a block reads side by side, at least: two sectors of 32 bytes."""
+LEAST_RUN_BYTES = 32  #: Of a row that lies in pieces: a sector of memory
+MOST_PIECES = 128  #: Columns of a run that have sums of their own: as many as a warp has packs
+SECTORS = 4  #: Packs that a block reads side by side, at least: two sectors of 32 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +94,9 @@ def row_shapes(module: HloModule, group: FusionGroup, nodes: Sequence[HloInstruc
 class _Reduced:
     """What a group's reductions go over, each of its kind once."""
 
-    rows: set[tuple[int, int]]
-    """(rows, columns of each)"""
-    columns: set[tuple[int, int, int]]
-    """(runs of rows, rows of each, columns)"""
-    interleaved: set[tuple[int, int, int, int]]
-    """As `interleaving` has them."""
+    rows: set[tuple[int, int]]  #: (rows, columns of each)
+    columns: set[tuple[int, int, int]]  #: (runs of rows, rows of each, columns)
+    interleaved: set[tuple[int, int, int, int]]  #: As `interleaving` has them
 
 
 def _agreed(module: HloModule, group: FusionGroup, nodes: Iterable[HloInstruction]) -> RowShape | None:

@@ -15,12 +15,9 @@ from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE
 
 @dataclass(frozen=True, slots=True)
 class KeptValues:
-    uses: Mapping[str, set[int]]
-    """The sweeps that need a value, where it is kept or computed anew in each."""
-    kept: tuple[str, ...]
-    """What one sweep computes and a later one reads."""
-    held: tuple[str, ...]
-    """What is read from memory once, and stays."""
+    uses: Mapping[str, set[int]]  #: The sweeps that need a value, where it is kept or computed anew in each
+    kept: tuple[str, ...]  #: What one sweep computes and a later one reads
+    held: tuple[str, ...]  #: What is read from memory once, and stays
 
     def words(self, places: RowPlaces, per_thread: int) -> int:
         """Registers (32 bits) for what is kept between two sweeps, at most, and for the sums of columns."""

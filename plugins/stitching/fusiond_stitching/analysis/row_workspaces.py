@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from fusiond_stitching.analysis.plan import WARP, BlockProgram, Reduction, RowPlace, Rows, power_of_two
 from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule
 
-ALIGNED_BYTES = 16
-"""What each value's part begins at a multiple of."""
+ALIGNED_BYTES = 16  #: What each value's part begins at a multiple of
 
 
 @dataclass(frozen=True, slots=True)

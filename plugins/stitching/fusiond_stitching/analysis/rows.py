@@ -45,8 +45,7 @@ from fusiond_stitching.analysis.row_values import KeptValues, kept_values
 from fusiond_stitching.analysis.row_workspaces import folds_pieces, shared_bytes
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
-FEW = 1 << 16
-"""So few elements are not worth many blocks."""
+FEW = 1 << 16  #: So few elements are not worth many blocks
 
 
 def block_program(

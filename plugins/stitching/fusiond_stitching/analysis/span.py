@@ -16,8 +16,7 @@ class LayerSpans:
     reads (an unused parameter) has 0."""
 
     of: Mapping[str, int]
-    library: tuple[int, ...]
-    """The spans of the library-call layers, from the outputs up."""
+    library: tuple[int, ...]  #: The spans of the library-call layers, from the outputs up
 
     @property
     def length(self) -> int:

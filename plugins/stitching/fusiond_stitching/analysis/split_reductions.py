@@ -20,17 +20,14 @@ from fusiond_stitching.analysis.schedule import divisors
 from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule, neutral, topological
 from fusiond_stitching.frontend.hlo import Number
 
-LEAST_ELEMENTS = 1 << 16
-"""What is smaller is reduced in one step."""
+LEAST_ELEMENTS = 1 << 16  #: What is smaller is reduced in one step
 HELD_BYTES = 200 << 10
 """A row that one block can hold is read once, whatever depends on what it is reduced to. One multiprocessor reads so
 much in less time than another launch takes, so that such rows stay whole, however few there are."""
 WIDE = 2048
 """Numbers that the first step makes for each part: so many are worth fewer parts, since they are written and read."""
-SLAB = 128
-"""Columns that a block sums up, where it only does that."""
-LEAST_RUN = 16
-"""Elements that the first step reduces to one, at least."""
+SLAB = 128  #: Columns that a block sums up, where it only does that
+LEAST_RUN = 16  #: Elements that the first step reduces to one, at least
 
 
 def reductions(module: HloModule, multiprocessors: int) -> HloModule:

@@ -34,10 +34,8 @@ from fusiond_stitching.analysis.shared_memory import Barriers, Dominance, Shared
 from fusiond_stitching.analysis.stored_values import StoredValues, inputs, reduce_key
 from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, HloInstruction, HloModule
 
-PATIENCE = 16
-"""Rounds of size shrinking in which nothing is given up that need not be."""
-STUCK = 2
-"""As many, if they help nothing."""
+PATIENCE = 16  #: Rounds of size shrinking in which nothing is given up that need not be
+STUCK = 2  #: As many, if they help nothing
 
 
 @dataclass(slots=True)

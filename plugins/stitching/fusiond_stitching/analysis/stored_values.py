@@ -16,15 +16,13 @@ from fusiond_stitching.analysis.plan import Chunk
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import EXPENSIVE, HloInstruction, HloModule
 
-SMALL_REDUCE = 8
-"""A reduce over this many elements or fewer may be inlined."""
+SMALL_REDUCE = 8  #: A reduce over this many elements or fewer may be inlined
 WEIGHT_EXPENSIVE = 20
 WEIGHT_READ = 4
 WEIGHT_MOST = 400
 BARRIER = 40
 """Weights in the cost of a cheap instruction, per thread: rough, and only used to decide who gets a buffer."""
-SITES = 12
-"""A value that stands in more different places of the generated code than this is stored, whatever it costs."""
+SITES = 12  #: A value that stands in more different places of the generated code than this is stored, whatever it costs
 
 
 class StoredValues:

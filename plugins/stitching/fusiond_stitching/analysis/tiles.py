@@ -33,12 +33,9 @@ from fusiond_stitching.analysis.plan import (
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import BYTES, SOURCES, HloInstruction, HloModule
 
-SIDE = 32
-"""Of a tile, in elements: a warp's threads."""
-PITCH = SIDE + 1
-"""Elements from one line of a tile to the next: a column of it lies in different banks."""
-LEAST = 16
-"""Of a dimension for which a tile is worth its barrier."""
+SIDE = 32  #: Of a tile, in elements: a warp's threads
+PITCH = SIDE + 1  #: Elements from one line of a tile to the next: a column of it lies in different banks
+LEAST = 16  #: Of a dimension for which a tile is worth its barrier
 MOST_READS = 4
 
 

@@ -10,8 +10,7 @@ from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, HloInstru
 CACHE_BYTES = 40 << 20
 MULTIPROCESSORS = 132
 """Of the GPUs that have such rows to stream: at least so large a second-level cache, about so many blocks at once."""
-LAUNCH_BYTES = 4 << 20
-"""What such a GPU moves in the microsecond or two in which one launch ends and the next begins."""
+LAUNCH_BYTES = 4 << 20  #: What such a GPU moves in the microsecond or two in which one launch ends and the next begins
 _CUTS = frozenset({"slice", "dynamic-slice", "gather"})
 
 

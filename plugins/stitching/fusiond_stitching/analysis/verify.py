@@ -53,8 +53,7 @@ class _Place:
     phase: int = 0
     program: int = 0
     stage: int = 0
-    at: int = 0
-    """The place among the stage's results."""
+    at: int = 0  #: The place among the stage's results
 
     @property
     def launch(self) -> tuple[int, int]:

@@ -26,12 +26,9 @@ from fusiond_stitching.codegen.scans import Scans, Trips
 from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.frontend.graph import HloInstruction
 
-ACCUMULATORS = 32
-"""Sums of a product that a thread has at once."""
-LONG = 64
-"""Numbers of a reduction from which on it is a warp's, where there are few of them."""
-READ_AHEAD = 32
-"""Numbers of a matrix that a thread has under way: what they wait for is the second-level cache."""
+ACCUMULATORS = 32  #: Sums of a product that a thread has at once
+LONG = 64  #: Numbers of a reduction from which on it is a warp's, where there are few of them
+READ_AHEAD = 32  #: Numbers of a matrix that a thread has under way: what they wait for is the second-level cache
 
 
 class BlockScans(Scans):

@@ -23,8 +23,7 @@ from fusiond_stitching.frontend.graph import BINARY, UNARY, Computation, HloInst
 
 Indices: TypeAlias = tuple[Index, ...]
 Request: TypeAlias = tuple[Scope, str, Indices]
-Step: TypeAlias = Generator[Request, Code, Code]
-"""Asks for operands, is sent their values, returns its own."""
+Step: TypeAlias = Generator[Request, Code, Code]  #: Asks for operands, is sent their values, returns its own
 Write: TypeAlias = "Callable[[Elemental, Scope, HloInstruction, Indices], Step]"
 """How the element of an opcode is written."""
 

@@ -35,8 +35,7 @@ from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 SOURCE = "module"
 _LIBRARY_THREADS = 128
-LIBRARY = "library_"
-"""What the names of kernels in place of a library's begin with."""
+LIBRARY = "library_"  #: What the names of kernels in place of a library's begin with
 
 
 def program(
@@ -75,8 +74,7 @@ class _Issue:
     step: str
     kernel: StitchedKernel
     buffers: tuple[str, ...]
-    call: str | None
-    """The dot that it stands in for: not counted."""
+    call: str | None  #: The dot that it stands in for: not counted
 
 
 def _program(module: HloModule, plan: StitchingPlan, fills: Mapping[str, Fill], name: str) -> Program:
@@ -131,10 +129,7 @@ def library_kernel(module: HloModule, call: LibraryCall) -> StitchedKernel:
         schedule=ChunkSchedule(0, _LIBRARY_THREADS, ScheduleKind.FLAT),
     )
     return StitchedKernel(
-        name=f"{LIBRARY}{instruction.name}",
-        phases=(Phase(programs=(program,)),),
-        threads=_LIBRARY_THREADS,
-        grid=blocks,
+        name=f"{LIBRARY}{instruction.name}", phases=(Phase(programs=(program,)),), threads=_LIBRARY_THREADS, grid=blocks
     )
 
 

@@ -34,8 +34,7 @@ class KernelText:
     pointers."""
 
     text: str
-    code: str
-    """The same without comments."""
+    code: str  #: The same without comments
     buffers: tuple[str, ...]
     headers: frozenset[str]
 

@@ -18,8 +18,7 @@ from fusiond_stitching.analysis.plan import BlockProgram, RowPlace
 from fusiond_stitching.analysis.row_shapes import interleaved
 from fusiond_stitching.codegen.scope import Scope
 
-ALWAYS = Code("")
-"""The condition of what always is done."""
+ALWAYS = Code("")  #: The condition of what always is done
 _THREAD = Code("threadIdx.x")
 
 

@@ -41,8 +41,7 @@ class _Sweep:
     wide: list[Stage] = field(default_factory=list)
     reduces: list[Stage] = field(default_factory=list)
     pieces: list[Stage] = field(default_factory=list)
-    folds: list[Stage] = field(default_factory=list)
-    """Reductions of pieces to rows."""
+    folds: list[Stage] = field(default_factory=list)  #: Reductions of pieces to rows
     single: list[Stage] = field(default_factory=list)
     columns: list[Stage] = field(default_factory=list)
 

@@ -28,8 +28,7 @@ class Type:
     memory: str
     value: str
     bits: int
-    kind: str
-    """float, signed, unsigned or pred."""
+    kind: str  #: float, signed, unsigned or pred
 
     @property
     def size_bytes(self) -> int:

@@ -212,10 +212,7 @@ class _Making:
     def _exponential(self, a: Complex) -> Complex:
         make = self._make
         size = make("exponential", a.real)
-        return Complex(
-            make("multiply", size, make("cosine", a.imag)),
-            make("multiply", size, make("sine", a.imag)),
-        )
+        return Complex(make("multiply", size, make("cosine", a.imag)), make("multiply", size, make("sine", a.imag)))
 
     def _compare(self, a: Complex, b: Complex) -> str:
         """EQ or NE."""

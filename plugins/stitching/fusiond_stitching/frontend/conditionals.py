@@ -15,11 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from fusiond_stitching.frontend.graph import BYTES, DTYPES, ELEMENTWISE, MOVEMENT
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape
 
-SMALL_BYTES = 1 << 20
-"""What moves in less time than a launch takes."""
+SMALL_BYTES = 1 << 20  #: What moves in less time than a launch takes
 MOST_INSTRUCTIONS = 256
-SMALL_REDUCTION = 1 << 16
-"""Elements that a branch may reduce."""
+SMALL_REDUCTION = 1 << 16  #: Elements that a branch may reduce
 _FREE = frozenset({"parameter", "tuple", "get-tuple-element", "call", "conditional"})
 _ALLOWED = (
     (ELEMENTWISE - {"copy"})

@@ -15,10 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fusiond_stitching.frontend.graph import HloInstruction
 
 BITS = {"s8": 8, "s16": 16, "s32": 32, "s64": 64, "u8": 8, "u16": 16, "u32": 32, "u64": 64, "pred": 1}
-MOST_ELEMENTS = 64
-"""Of a tensor that is worked out."""
-MOST_DEPTH = 64
-"""Instructions between a number and its constants."""
+MOST_ELEMENTS = 64  #: Of a tensor that is worked out
+MOST_DEPTH = 64  #: Instructions between a number and its constants
 _DIRECTIONS: Mapping[str, Callable[[int, int], bool]] = {
     "EQ": operator.eq, "NE": operator.ne, "LT": operator.lt, "GT": operator.gt, "LE": operator.le, "GE": operator.ge,
 }  # fmt: skip

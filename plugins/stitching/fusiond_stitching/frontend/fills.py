@@ -19,8 +19,7 @@ MOST = 9
 _PASSED = frozenset({"reshape", "broadcast", "transpose", "slice", "copy", "convert", "concatenate", "clamp", "select",
                      "add", "maximum", "minimum", "reverse"})  # fmt: skip
 _BITWISE = frozenset({"shift-left", "shift-right-logical", "shift-right-arithmetic", "and", "or", "xor"})
-_DEEP = 12
-"""How many instructions an index is followed through."""
+_DEEP = 12  #: How many instructions an index is followed through
 
 
 def default(module: HloModule, name: str) -> Fill:

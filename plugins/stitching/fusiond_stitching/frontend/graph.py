@@ -140,8 +140,7 @@ class HloInstruction:
     dims: tuple[int, ...]
     operands: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=frozen)
-    where: str = field(default="", compare=False)
-    """`file:line`, for messages."""
+    where: str = field(default="", compare=False)  #: `file:line`, for messages
 
     @functools.cached_property
     def elements(self) -> int:
@@ -165,8 +164,7 @@ class Computation:
     accumulated and n..2n-1 what is new; `results` name one instruction (or parameter) per value."""
 
     parameters: tuple[HloInstruction, ...]
-    instructions: tuple[HloInstruction, ...]
-    """In topological order, without the parameters."""
+    instructions: tuple[HloInstruction, ...]  #: In topological order, without the parameters
     results: tuple[str, ...]
 
     @property
@@ -212,8 +210,7 @@ class HloModule:
     a while, an output may be the parameter of the same number: it stays where it is and has no buffer `out_i`."""
 
     name: str
-    instructions: tuple[HloInstruction, ...]
-    """In topological order: operands before users."""
+    instructions: tuple[HloInstruction, ...]  #: In topological order: operands before users
     parameters: tuple[str, ...]
     outputs: tuple[str, ...]
     foreign: Mapping[str, str] = field(default_factory=frozen)

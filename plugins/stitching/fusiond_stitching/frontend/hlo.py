@@ -26,8 +26,7 @@ from fusiond.model.nouns import frozen
 
 Number: TypeAlias = bool | int | float
 
-MAX_ELEMENTS = 2**40
-"""A tensor with more is a misprint."""
+MAX_ELEMENTS = 2**40  #: A tensor with more is a misprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,7 @@ class Raw:
     operands: tuple[str, ...]
     attributes: Mapping[str, str] = field(default_factory=frozen)
     payload: str = ""
-    where: str = ""
-    """`file:line`, for messages."""
+    where: str = ""  #: `file:line`, for messages
 
     def fail(self, problem: str) -> RequestError:
         """An error about this instruction, to be raised."""
@@ -285,10 +283,7 @@ class _Parser:
                     raise self.fail(begun, f"the computation {name!r} is empty")
                 return (
                     RawComputation(
-                        name=name,
-                        instructions=tuple(found),
-                        root=root or found[-1].name,
-                        where=f"{self.path}:{begun}",
+                        name=name, instructions=tuple(found), root=root or found[-1].name, where=f"{self.path}:{begun}"
                     ),
                     after,
                 )

@@ -33,14 +33,7 @@ from fusiond_stitching.frontend import (
 )
 from fusiond_stitching.frontend.attributes import attributes_of, number
 from fusiond_stitching.frontend.complex_numbers import Complex
-from fusiond_stitching.frontend.graph import (
-    DTYPES,
-    KNOWN,
-    Computation,
-    HloInstruction,
-    HloModule,
-    topological,
-)
+from fusiond_stitching.frontend.graph import DTYPES, KNOWN, Computation, HloInstruction, HloModule, topological
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape, Several
 from fusiond_stitching.frontend.tuple_values import Value, arrays, leaves, member, members, names, shaped
 

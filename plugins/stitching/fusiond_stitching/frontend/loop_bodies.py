@@ -9,8 +9,7 @@ from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
 from fusiond_stitching.frontend.scan_loop import Loop
 
-BEFORE = "~all"
-"""What the names of values end with that are computed for all trips before the loop."""
+BEFORE = "~all"  #: What the names of values end with that are computed for all trips before the loop
 
 
 def reshaped(body: HloModule) -> HloModule:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fusiond_stitching.frontend.constant_numbers import BITS, OPERATIONS, wrapped
 from fusiond_stitching.frontend.graph import HloModule
 
-MOST_TRIPS = 1 << 16
-"""How long a loop is followed."""
+MOST_TRIPS = 1 << 16  #: How long a loop is followed
 
 
 def run(

@@ -20,12 +20,10 @@ from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
 from fusiond_stitching.frontend.loop_maps import Maps
 
-_SUMMED = ("f32", "f64")
-"""Narrower sums are rounded in each trip, and would come out otherwise."""
+_SUMMED = ("f32", "f64")  #: Narrower sums are rounded in each trip, and would come out otherwise
 MOST_LAID = 16
 """Times what a loop begins with and reads, that all trips' parts may be which it stores for a sum behind it."""
-GROUPS = (32, 16, 8)
-"""How many neighbouring threads, of one warp, sum up what a trip stores."""
+GROUPS = (32, 16, 8)  #: How many neighbouring threads, of one warp, sum up what a trip stores
 
 
 class Sums:

@@ -27,13 +27,7 @@ from typing import TypeAlias
 from fusiond.model.keys import content_key
 from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import drop_unit_dims as unit_dims
-from fusiond_stitching.frontend import (
-    scatter_updates,
-    selected_scatters,
-    shapes,
-    static_windows,
-    sunk_gathers,
-)
+from fusiond_stitching.frontend import scatter_updates, selected_scatters, shapes, static_windows, sunk_gathers
 from fusiond_stitching.frontend.graph import KNOWN, SOURCES, HloInstruction, topological
 
 

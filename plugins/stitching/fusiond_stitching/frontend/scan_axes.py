@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from fusiond_stitching.frontend import loop_bodies
 from fusiond_stitching.frontend.graph import ELEMENTWISE, EXPENSIVE, HloInstruction, HloModule, matched
 
-MANY = 8
-"""Threads that compute the same, from which on it is worth a launch of its own."""
+MANY = 8  #: Threads that compute the same, from which on it is worth a launch of its own
 
 _SOURCES = {"pad": 1, "dynamic-slice": 1, "dynamic-update-slice": 2}
 """Of how many operands elements are moved, where not of all."""
@@ -24,16 +23,11 @@ _SOURCES = {"pad": 1, "dynamic-slice": 1, "dynamic-update-slice": 2}
 class ScanPartition:
     """What is whose."""
 
-    sizes: tuple[int, ...]
-    """Of the axes."""
-    of: Mapping[str, tuple[int | None, ...]]
-    """Of each carry, update and read: dimension -> axis."""
-    reads: list[str]
-    """The slices of which there is one element for each index of the axes."""
-    held: int
-    """Numbers of the state for each index of the axes; those of an update where they are more."""
-    work: int
-    """Numbers that are gone through in a trip for what is reduced, for each index of the axes."""
+    sizes: tuple[int, ...]  #: Of the axes
+    of: Mapping[str, tuple[int | None, ...]]  #: Of each carry, update and read: dimension -> axis
+    reads: list[str]  #: The slices of which there is one element for each index of the axes
+    held: int  #: Numbers of the state for each index of the axes; those of an update where they are more
+    work: int  #: Numbers that are gone through in a trip for what is reduced, for each index of the axes
 
 
 class Axes:

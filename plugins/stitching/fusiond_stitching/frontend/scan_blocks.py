@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from fusiond_stitching.frontend.graph import BYTES, HloInstruction
 from fusiond_stitching.frontend.scan_axes import Axes, ScanPartition
 
-MOST_SHARED = 40 << 10
-"""Bytes of shared memory that one row may need: every device has them."""
+MOST_SHARED = 40 << 10  #: Bytes of shared memory that one row may need: every device has them
 MOST_READ = 2 << 20
 """Bytes of matrices that a block reads in each trip, from the second-level cache: of an LSTM with 256 units it is 1 MB,
 some 10 us, and a library's trip is half a dozen launches. What is the faster one is measured."""
-MOST_ROWS = 1024
-"""Rows that are multiplied: beyond, a library's product of all rows at once is the faster one."""
-MOST_SUMMED = 1 << 20
-"""Numbers that are gone through for a row's reductions, one after the other or by a warp."""
+MOST_ROWS = 1024  #: Rows that are multiplied: beyond, a library's product of all rows at once is the faster one
+MOST_SUMMED = 1 << 20  #: Numbers that are gone through for a row's reductions, one after the other or by a warp
 _SEEN_THROUGH = frozenset({"reshape", "transpose", "broadcast", "slice", "convert", "copy"})
 
 

@@ -18,33 +18,28 @@ class Loop:
     """A loop as one launch runs it."""
 
     name: str
-    body: HloModule
-    """One trip. No name in it is one of the module round it."""
+    body: HloModule  #: One trip. No name in it is one of the module round it.
     trips: int
     inputs: tuple[str, ...]
     """The body's parameter for each operand of the results: one of `carries` begins with it, any other is that."""
-    carries: Mapping[str, str]
-    """Parameter -> what it is after a trip, those first that others are computed of."""
+    carries: Mapping[str, str]  #: Parameter -> what it is after a trip, those first that others are computed of
     stacked: tuple[str, ...]
     """The dynamic-update-slices that store a trip's part of a result: all trips' parts are the whole of it."""
     numbers: Mapping[str, tuple[int, int]]
     """Whole scalars of the body -> (in the first trip, how much more in each that follows)."""
     reads: tuple[str, ...]
     """The dynamic-slices of what no trip changes, at such numbers, of which a thread needs one element a trip."""
-    axes: tuple[int, ...]
-    """A thread for each index of these dims, or so many rows of a block."""
+    axes: tuple[int, ...]  #: A thread for each index of these dims, or so many rows of a block
     axis_of: Mapping[str, tuple[int | None, ...]]
     """Of each carry, read, update of a stacked result and what is kept: dimension -> axis; None stays inside a thread
     or block, or is 1."""
-    by_block: bool = False
-    """Blocks have the state, in shared memory: else threads, in registers."""
+    by_block: bool = False  #: Blocks have the state, in shared memory: else threads, in registers
     before: frozenset[str] = frozenset()
     """Those of `inputs` that are computed before the loop because its trips would do it many times."""
     groups: Mapping[str, tuple[str, int, int]] = field(default_factory=frozen)
     """Those of `stacked` that hold sums of neighbouring threads' values -> (the value, the dimension of it that is
     summed up, how many at a time: a part of a warp)."""
-    kept: tuple[str, ...] = ()
-    """What blocks store in shared memory beside the state in each trip, in order."""
+    kept: tuple[str, ...] = ()  #: What blocks store in shared memory beside the state in each trip, in order
 
     def __repr__(self) -> str:
         """Equal for loops that do the same, whatever the names are."""

@@ -29,10 +29,8 @@ from fusiond_stitching.frontend.scan_axes import Axes, ScanPartition, shared_by_
 from fusiond_stitching.frontend.scan_loop import Loop
 
 OPCODE = "scan"
-MOST_HELD = 128
-"""Numbers of the state that a thread holds."""
-MOST_WORK = 512
-"""Numbers that a thread goes through in a trip for what it reduces."""
+MOST_HELD = 128  #: Numbers of the state that a thread holds
+MOST_WORK = 512  #: Numbers that a thread goes through in a trip for what it reduces
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +108,10 @@ def _own(loop: str, name: str) -> str:
 class _State:
     """The parts of a loop's state that its launch has to do with, by their numbers."""
 
-    needed: tuple[int, ...]
-    """Of which the live results are computed."""
-    carried: tuple[int, ...]
-    """Those that a trip changes, in the order in which it computes them."""
-    stacked: tuple[int, ...]
-    """Those that are stored piece by piece."""
-    steps: Mapping[str, tuple[int, int]]
-    """Whole numbers that grow by the same amount from trip to trip: (first, step)."""
+    needed: tuple[int, ...]  #: Of which the live results are computed
+    carried: tuple[int, ...]  #: Those that a trip changes, in the order in which it computes them
+    stacked: tuple[int, ...]  #: Those that are stored piece by piece
+    steps: Mapping[str, tuple[int, int]]  #: Whole numbers that grow by the same amount from trip to trip: (first, step)
 
 
 class _Recognised:

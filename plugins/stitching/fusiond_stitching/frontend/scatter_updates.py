@@ -23,8 +23,7 @@ from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule, t
 
 MOST_LOOKS = 1 << 32
 """Updates that a scatter may look at, for all of its elements together: some milliseconds of a GPU."""
-_WIDE_ENOUGH = 2
-"""Bytes that an atomic operation has at least."""
+_WIDE_ENOUGH = 2  #: Bytes that an atomic operation has at least
 
 
 def looks(scatter: HloInstruction, updates: HloInstruction) -> int:

@@ -117,10 +117,7 @@ class _Select(Expansion):
             condition = self.make("and", "pred", dims, (condition, other))
         self.made.append(
             dataclasses.replace(
-                self.scatter,
-                opcode="select",
-                operands=(condition, applied, self.operand.name),
-                attributes=frozen({}),
+                self.scatter, opcode="select", operands=(condition, applied, self.operand.name), attributes=frozen({})
             )
         )
         return self.made

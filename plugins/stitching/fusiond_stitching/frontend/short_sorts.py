@@ -17,10 +17,8 @@ from fusiond_stitching.frontend.graph import DTYPES, Computation, HloInstruction
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw
 from fusiond_stitching.frontend.windows import Add
 
-LONGEST = 128
-"""Elements of a row."""
-MOST_PAIRS = 1 << 31
-"""Comparisons in all."""
+LONGEST = 128  #: Elements of a row
+MOST_PAIRS = 1 << 31  #: Comparisons in all
 
 
 def possible(raw: Raw, sources: Sequence[HloInstruction]) -> bool:

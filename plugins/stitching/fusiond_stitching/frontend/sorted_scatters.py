@@ -22,10 +22,8 @@ from typing import Any
 from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import BYTES, Computation, HloInstruction, HloModule
 
-FEW = 4096
-"""Rows that are sorted by comparing all pairs."""
-TILE = 256
-"""Rows of a tile, and values of a digit."""
+FEW = 4096  #: Rows that are sorted by comparing all pairs
+TILE = 256  #: Rows of a tile, and values of a digit
 _DIGIT = 8
 _MOST = 1 << 30
 _ORDER_FREE = ("add", "multiply", "and", "or", "xor")

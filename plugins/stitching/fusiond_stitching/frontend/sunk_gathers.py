@@ -15,8 +15,7 @@ from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import constant_numbers
 from fusiond_stitching.frontend.graph import HloInstruction, topological
 
-FAR_LESS = 8
-"""How many times fewer elements are looked up than there are."""
+FAR_LESS = 8  #: How many times fewer elements are looked up than there are
 
 
 def sunk(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> dict[str, HloInstruction]:

@@ -17,10 +17,8 @@ from fusiond_stitching.frontend.graph import DTYPES, Computation, HloInstruction
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw
 from fusiond_stitching.frontend.windows import Add
 
-MOST = 8
-"""Values asked for: each is one more sweep over the row."""
-_LAST = 2**31 - 1
-"""An index that no element has."""
+MOST = 8  #: Values asked for: each is one more sweep over the row
+_LAST = 2**31 - 1  #: An index that no element has
 
 
 def possible(raw: Raw, source: HloInstruction) -> bool:

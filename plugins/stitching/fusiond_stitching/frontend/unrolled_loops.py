@@ -14,8 +14,7 @@ from fusiond_stitching.frontend.graph import ELEMENTWISE, MOVEMENT
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape, Several
 
 MOST_TRIPS = 16
-MOST_INSTRUCTIONS = 1024
-"""How often a body may be written out, and how many instructions may come of it."""
+MOST_INSTRUCTIONS = 1024  #: How often a body may be written out, and how many instructions may come of it
 _PLAIN = ELEMENTWISE | MOVEMENT | {"parameter", "constant", "tuple", "get-tuple-element", "call", "concatenate"}
 _WHOLE = frozenset({"pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"})
 

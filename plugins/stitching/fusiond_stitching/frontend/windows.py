@@ -33,8 +33,7 @@ from fusiond_stitching.frontend.hlo import ArrayShape, Raw
 TARGET = "fusiond.window"
 """How a window is called in a text of ours: HLO has no such operation, so it is a custom call."""
 RUN = 32
-LONG = 64
-"""Running sums over more elements than LONG are done in runs."""
+LONG = 64  #: Running sums over more elements than LONG are done in runs
 MOST_TAPS = 225
 MOST_FILTERS = 16
 """Of a convolution: pixels of a window (15 x 15), and filters that read one channel, or channels that one filter reads.
@@ -177,8 +176,7 @@ def convolved(raw: Raw, name: str, x: HloInstruction, filters: HloInstruction, s
 
         x[batch, channel, place...]  -->  reduce(window[batch, group, place..., input, tap...] * filters, inputs, taps)
 
-    with the result's order of dimensions, of which the channels are groups and the filters of each.
-    """
+    with the result's order of dimensions, of which the channels are groups and the filters of each."""
     labels = _LABELS.fullmatch(raw.attributes["dim_labels"].strip())
     assert labels is not None
     of_x, of_filters, of_result = labels.groups()

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.frontend.graph import Graph
 
-BONUS = 0.5
-"""The paper's epsilon for siblings; it gives no value."""
+BONUS = 0.5  #: The paper's epsilon for siblings; it gives no value
 
-Affinity = dict[int, dict[int, float]]
-"""Number of a crossing -> number of a neighbour -> weight."""
+Affinity = dict[int, dict[int, float]]  #: Number of a crossing -> number of a neighbour -> weight
 
 
 def affinity(graph: Graph, crossings: Sequence[Crossing]) -> Affinity:

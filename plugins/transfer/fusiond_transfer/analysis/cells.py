@@ -23,11 +23,9 @@ class Cell:
     like: Vector
     host: bool
     device: bool
-    input: bool = False
-    """Its content on the host is given, and never changes."""
+    input: bool = False  #: Its content on the host is given, and never changes
     output: bool = False
-    managed: bool = False
-    """It is one place for both memories, whose pages move."""
+    managed: bool = False  #: It is one place for both memories, whose pages move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +76,7 @@ class Staging:
     name: str
     buffer: str
     cell: str
-    into: bool
-    """From the buffer into the cell; else the other way."""
+    into: bool  #: From the buffer into the cell; else the other way
     device: bool = False
 
 
@@ -98,23 +95,18 @@ Op: TypeAlias = Move | Migrate | KernelCall | Staging | Evict
 class Script:
     graph: Graph
     cells: tuple[Cell, ...]
-    order: tuple[str, ...]
-    """Cells that cross, in memory order."""
+    order: tuple[str, ...]  #: Cells that cross, in memory order
     arenas: tuple[tuple[str, ...], ...]
     ops: tuple[Op, ...]
-    inputs: tuple[Vector, ...]
-    """Input and output buffers that are not cells themselves."""
+    inputs: tuple[Vector, ...]  #: Input and output buffers that are not cells themselves
     outputs: tuple[Vector, ...]
-    calls: tuple[GraphKernel, ...]
-    """Every kernel that is called, once for each call."""
+    calls: tuple[GraphKernel, ...]  #: Every kernel that is called, once for each call
     managed: tuple[tuple[str, ...], ...] = ()
     """Managed cells; those of one run share an allocation, as their pages move together."""
     homes: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Cell that is a piece of a vector -> what it is a piece of, and from which element on."""
-    wholes: Mapping[str, Whole] = field(default_factory=dict)
-    """What cells are pieces of, by name."""
-    spare: Set[str] = frozenset()
-    """Pieces that are on the device only where all of their vector is."""
+    wholes: Mapping[str, Whole] = field(default_factory=dict)  #: What cells are pieces of, by name
+    spare: Set[str] = frozenset()  #: Pieces that are on the device only where all of their vector is
 
     @property
     def glued(self) -> Mapping[str, tuple[str, int]]:

@@ -24,8 +24,7 @@ from fusiond_transfer.analysis.layout import ALIGNMENT
 from fusiond_transfer.analysis.row_lines import OnLine, RowLine, lines
 from fusiond_transfer.frontend.row_wise import RowWise
 
-LEAST_BYTES = 16 << 10
-"""A chunk of less takes longer to begin than to carry, on every link that is known here."""
+LEAST_BYTES = 16 << 10  #: A chunk of less takes longer to begin than to carry, on every link that is known here
 MOST_CHUNKS = 64
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -74,12 +73,10 @@ class Chunks:
 
     cells: Mapping[str, Cut]
     calls: Mapping[str, CallCut]
-    equal: tuple[int, ...] = ()
-    """Numbers that are equal at these sizes, and have to stay so."""
+    equal: tuple[int, ...] = ()  #: Numbers that are equal at these sizes, and have to stay so
 
 
-WHOLE = Chunks(cells={}, calls={})
-"""Nothing is cut."""
+WHOLE = Chunks(cells={}, calls={})  #: Nothing is cut
 
 
 def chunks(script: Script, wanted: int, *, least_bytes: int = LEAST_BYTES) -> Chunks:

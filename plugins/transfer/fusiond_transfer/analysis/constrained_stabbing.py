@@ -19,15 +19,13 @@ from fusiond_transfer.analysis.schedule import Schedule, scheduled
 from fusiond_transfer.frontend.graph import Graph
 
 EXHAUSTIVE = 6_000
-MOST_CROSSINGS = 60
-"""Above this many crossings the slots of the fewest points are taken as they are."""
+MOST_CROSSINGS = 60  #: Above this many crossings the slots of the fewest points are taken as they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constrained:
     schedule: Schedule
-    least: bool
-    """No choice of slots and layout takes fewer messages."""
+    least: bool  #: No choice of slots and layout takes fewer messages
 
 
 def constrained(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int], least: int) -> Constrained:

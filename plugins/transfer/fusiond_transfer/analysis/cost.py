@@ -21,11 +21,9 @@ from fusiond.strategy import Answers
 from fusiond_transfer.analysis.schedule import Message, Schedule
 from fusiond_transfer.frontend.graph import Body, Formula, Graph, GraphKernel
 
-SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
-"""Bytes of the copies that are measured."""
+SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)  #: Bytes of the copies that are measured
 KINDS = (Memory.PAGEABLE, Memory.PINNED)
-MOST_KERNELS = 32
-"""Different kernels of a graph that are measured; the others are assumed."""
+MOST_KERNELS = 32  #: Different kernels of a graph that are measured; the others are assumed
 
 ASSUMED_STARTUP_US = {Memory.PAGEABLE: 12.0, Memory.PINNED: 8.0}
 ASSUMED_BYTES_PER_US = {Memory.PAGEABLE: 6_000.0, Memory.PINNED: 12_000.0}
@@ -35,8 +33,7 @@ ASSUMED_DEVICE_BYTES_PER_US = 300_000.0
 ASSUMED_HOST_BYTES_PER_US = 5_000.0
 
 
-Points: TypeAlias = "tuple[tuple[int, float], ...]"
-"""(bytes, us) in ascending order; two at least."""
+Points: TypeAlias = "tuple[tuple[int, float], ...]"  #: (bytes, us) in ascending order; two at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,25 +42,19 @@ class OneMemoryCosts:
 
     mapped: frozenset[str]
     managed: frozenset[str]
-    kernels: Mapping[str, float]
-    """Kernel -> us where some of its operands are mapped."""
-    prefetches: Mapping[bool, Points]
-    """up -> of a prefetch, where something is managed."""
+    kernels: Mapping[str, float]  #: Kernel -> us where some of its operands are mapped
+    prefetches: Mapping[bool, Points]  #: up -> of a prefetch, where something is managed
     wanted: int
-    missing: int
-    """Of the probes that say this, how many have not been answered."""
+    missing: int  #: Of the probes that say this, how many have not been answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphCosts:
     """Microseconds of messages and kernels."""
 
-    messages: Mapping[tuple[bool, Memory], Points]
-    """By (up, memory)."""
-    kernels: Mapping[str, float]
-    """Kernel name -> us."""
-    missing: int
-    """How many of the probes have not been answered."""
+    messages: Mapping[tuple[bool, Memory], Points]  #: By (up, memory)
+    kernels: Mapping[str, float]  #: Kernel name -> us
+    missing: int  #: How many of the probes have not been answered
     wanted: int = 0
 
     def message_us(self, up: bool, memory: Memory, size_bytes: int) -> float:

@@ -30,13 +30,11 @@ from dataclasses import dataclass
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.frontend.graph import Graph
 
-MOST_STATES = 20_000
-"""In all, above which Belady's choice is taken as it is."""
+MOST_STATES = 20_000  #: In all, above which Belady's choice is taken as it is
 MOST_STEPS = 40_000
 """Ways to go on from a state that are looked at in all (most lead to states that are known): a second or two."""
 MOST_KERNELS = 200
-MOST_CANDIDATES = 14
-"""Vectors of which the sets to evict are all tried."""
+MOST_CANDIDATES = 14  #: Vectors of which the sets to evict are all tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +178,7 @@ def _rank(uses: _Uses, name: str, position: int) -> tuple[int, bool, str]:
 State = tuple[frozenset[str], frozenset[str]]
 """Which items are on the device and used again; which vectors have been brought to the host though nobody there wants
 them."""
-_Path = tuple[tuple[int, frozenset[str]], ...]
-"""(kernel, who was evicted before it)."""
+_Path = tuple[tuple[int, frozenset[str]], ...]  #: (kernel, who was evicted before it)
 
 
 def _searched(uses: _Uses, limit: int, bound: int) -> Residency | None:

@@ -28,10 +28,8 @@ from fusiond_transfer.analysis.affinity import Affinity, affinity
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.frontend.graph import Graph
 
-TRIES = 4
-"""The paper's usual number of attempts; it tries 400, too."""
-MOST_VECTORS = 600
-"""The affinity graph is quadratic: above this many crossings the heuristic is not run."""
+TRIES = 4  #: The paper's usual number of attempts; it tries 400, too
+MOST_VECTORS = 600  #: The affinity graph is quadratic: above this many crossings the heuristic is not run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +42,7 @@ class HeuristicSlots:
 
 
 def search(
-    graph: Graph,
-    crossings: Sequence[Crossing],
-    *,
-    tight: bool,
-    tries: int = TRIES,
-    seed: int = 0,
+    graph: Graph, crossings: Sequence[Crossing], *, tight: bool, tries: int = TRIES, seed: int = 0
 ) -> HeuristicSlots:
     """The best of so many randomised attempts."""
     edges = affinity(graph, crossings)
@@ -93,8 +86,7 @@ class _Run(NamedTuple):
     high: int
     last: int
     several: bool
-    waiting: bool
-    """Two siblings for which it waited: nobody else makes them cross earlier."""
+    waiting: bool  #: Two siblings for which it waited: nobody else makes them cross earlier
 
 
 class _Emission:

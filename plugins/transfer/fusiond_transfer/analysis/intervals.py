@@ -24,18 +24,15 @@ class Crossing(NamedTuple):
     vector: str
     up: bool
     earliest: int
-    latest: int
-    """The slots at which it may cross, both included."""
-    last_use: int
-    """The last kernel on the device that has to do with the vector (its producer, if none reads it)."""
+    latest: int  #: The slots at which it may cross, both included
+    last_use: int  #: The last kernel on the device that has to do with the vector (its producer, if none reads it)
     size_bytes: int
 
 
 class _Touches(NamedTuple):
     """Who has to do with each vector, by its number; -1 where nobody has."""
 
-    made: list[int]
-    """The kernel that writes it; -1: an input."""
+    made: list[int]  #: The kernel that writes it; -1: an input
     from_device: list[bool]
     first_host: list[int]
     first_device: list[int]

@@ -29,10 +29,8 @@ Member = TypeVar("Member", str, int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    order: tuple[str, ...]
-    """The cells, in the order in which they lie."""
-    exact: bool
-    """No other order takes fewer messages for the same groups."""
+    order: tuple[str, ...]  #: The cells, in the order in which they lie
+    exact: bool  #: No other order takes fewer messages for the same groups
 
 
 def laid_out(groups: Sequence[Sequence[str]], adjacent: Sequence[Sequence[str]] = ()) -> Layout:

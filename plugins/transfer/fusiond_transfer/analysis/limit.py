@@ -24,11 +24,9 @@ from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.schedule import MessageGroup, at_best_slot
 from fusiond_transfer.frontend.graph import Graph
 
-Profile: TypeAlias = NDArray[np.int64]
-"""Bytes on the device before the first kernel, and at each kernel."""
+Profile: TypeAlias = NDArray[np.int64]  #: Bytes on the device before the first kernel, and at each kernel
 EXHAUSTIVE = 9
-MOST_WORK = 400_000_000
-"""Crossings x kernels above which nothing is joined."""
+MOST_WORK = 400_000_000  #: Crossings x kernels above which nothing is joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,7 @@ from fusiond_transfer.frontend.graph import Graph
 
 MOST_WORK = 400_000
 """Crossings x (crossings + kernels) above which nothing is joined: each step makes a schedule and counts it."""
-EXHAUSTIVE = 8
-"""Up to so many crossings all divisions into groups are tried."""
+EXHAUSTIVE = 8  #: Up to so many crossings all divisions into groups are tried
 Leaves = tuple[tuple[str, int], ...]
 
 
@@ -88,11 +87,7 @@ def joined(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, alone: f
 
 
 def _of_all_divisions(
-    graph: Graph,
-    crossings: Sequence[Crossing],
-    leaves: Leaves,
-    alone: frozenset[str],
-    best: Schedule,
+    graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, alone: frozenset[str], best: Schedule
 ) -> Schedule:
     """The fewest messages of all divisions into groups that fit, each with its best layout; `best` where none has
     fewer. A group can take several messages, but never less than one."""

@@ -20,15 +20,13 @@ from fusiond_transfer.analysis.schedule import MessageGroup, Schedule, groups_of
 from fusiond_transfer.frontend.graph import Graph
 
 MOST_ESTIMATES = 600
-MOST_CROSSINGS = 150
-"""Above this many crossings the best of the other groupings is taken."""
+MOST_CROSSINGS = 150  #: Above this many crossings the best of the other groupings is taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fast:
     schedule: Schedule
-    time_us: float
-    """By the costs: an estimate."""
+    time_us: float  #: By the costs: an estimate
 
 
 def local_search(

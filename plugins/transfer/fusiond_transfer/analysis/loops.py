@@ -148,9 +148,5 @@ def _turn_moves(schedule: Schedule, turns: _Turns, turn: int, k: int, *, up: boo
         direction = "up" if up else "down"
         run = turns.run(message, turn)
         yield Move(
-            name=f"{direction}_{schedule.graph.kernels[k].name}_{number}_i{turn}",
-            up=up,
-            cells=run,
-            wanted=run,
-            slot=k,
+            name=f"{direction}_{schedule.graph.kernels[k].name}_{number}_i{turn}", up=up, cells=run, wanted=run, slot=k
         )

@@ -19,8 +19,7 @@ from fusiond_transfer.analysis import cost, mapped_or_managed
 from fusiond_transfer.analysis.cost import GraphCosts, OneMemoryCosts, Points
 from fusiond_transfer.frontend.graph import MANAGED, MAPPED, Graph, GraphKernel
 
-MOST_VARIANTS = 16
-"""Different kernels with mapped operands that are measured; the others are assumed."""
+MOST_VARIANTS = 16  #: Different kernels with mapped operands that are measured; the others are assumed
 
 
 def prefetch_key(up: bool, size_bytes: int) -> str:

@@ -29,8 +29,7 @@ MOST_WORK = 3_000_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinResidency:
     points: tuple[int, ...]
-    proven: bool
-    """Nothing with as few messages has less bytes x slots."""
+    proven: bool  #: Nothing with as few messages has less bytes x slots
 
 
 def uploads(intervals: Sequence[Crossing]) -> MinResidency:

@@ -47,17 +47,14 @@ class RowLine:
     cells: Mapping[str, OnLine]
     calls: Mapping[str, CallOnLine]
     bounds: tuple[int, ...]
-    uneven: bool
-    """Rows are declared in two ways, or do not come out even: it is not cut."""
-    equal: tuple[int, ...]
-    """Numbers that are equal at these sizes and written in two ways."""
+    uneven: bool  #: Rows are declared in two ways, or do not come out even: it is not cut
+    equal: tuple[int, ...]  #: Numbers that are equal at these sizes and written in two ways
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
     lines: tuple[RowLine, ...]
-    apart: Mapping[str, str]
-    """Kernel -> why its rows do not meet those of the others."""
+    apart: Mapping[str, str]  #: Kernel -> why its rows do not meet those of the others
 
 
 def cell_of(call: KernelCall) -> Mapping[str, str]:

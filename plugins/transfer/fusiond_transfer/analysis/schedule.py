@@ -96,10 +96,7 @@ def bound(graph: Graph, crossings: Sequence[Crossing]) -> Bound:
         for each in (up, down)
     ]
     return Bound(
-        uploads=found[0].witnesses,
-        downloads=found[1].witnesses,
-        up_points=found[0].points,
-        down_points=found[1].points,
+        uploads=found[0].witnesses, downloads=found[1].witnesses, up_points=found[0].points, down_points=found[1].points
     )
 
 
@@ -148,8 +145,7 @@ def _directions(crossings: Sequence[Crossing]) -> tuple[list[Crossing], list[Cro
 # --- messages -------------------------------------------------------------------------------------------
 
 
-MessageGroup = tuple[int, bool, tuple[int, ...]]
-"""(slot, up, numbers of crossings): what crosses together."""
+MessageGroup = tuple[int, bool, tuple[int, ...]]  #: (slot, up, numbers of crossings): what crosses together
 
 
 def slots_of(groups: Iterable[MessageGroup], count: int) -> list[int]:

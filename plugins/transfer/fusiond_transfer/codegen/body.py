@@ -67,23 +67,16 @@ template <class T> {prefix} unsigned taken(unsigned h, const T* vector, unsigned
 }}
 """
 _ON_DEVICE = {"prefix": "__device__ __forceinline__", "float_bits": "return __float_as_uint(value);"}
-_ON_HOST = {
-    "prefix": "inline",
-    "float_bits": "unsigned bits; std::memcpy(&bits, &value, sizeof bits); return bits;",
-}
+_ON_HOST = {"prefix": "inline", "float_bits": "unsigned bits; std::memcpy(&bits, &value, sizeof bits); return bits;"}
 _CONVERSIONS = {
     "device": elements.CONVERSIONS.format(**_ON_DEVICE, bits_float="return __uint_as_float(bits);"),
     "host": elements.CONVERSIONS.format(
         **_ON_HOST, bits_float="float value; std::memcpy(&value, &bits, sizeof value); return value;"
     ),
 }
-_DEVICE_HASH = _HASH.format(
-    **_ON_DEVICE,
-    double_bits="return word((unsigned long long)__double_as_longlong(value));",
-)
+_DEVICE_HASH = _HASH.format(**_ON_DEVICE, double_bits="return word((unsigned long long)__double_as_longlong(value));")
 _HOST_HASH = "#include <cmath>\n#include <cstring>\n" + _HASH.format(
-    **_ON_HOST,
-    double_bits="unsigned long long bits; std::memcpy(&bits, &value, sizeof bits); return word(bits);",
+    **_ON_HOST, double_bits="unsigned long long bits; std::memcpy(&bits, &value, sizeof bits); return word(bits);"
 )
 
 

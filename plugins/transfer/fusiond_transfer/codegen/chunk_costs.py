@@ -13,8 +13,7 @@ from fusiond_transfer.codegen import emit
 from fusiond_transfer.codegen.buffers import Execution
 from fusiond_transfer.frontend.graph import GraphKernel
 
-MOST_OPS = 400
-"""Above this many moves and calls no Program is made only to estimate it."""
+MOST_OPS = 400  #: Above this many moves and calls no Program is made only to estimate it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +22,8 @@ class Estimate:
 
     count: int
     span_us: float
-    whole_us: float
-    """The same streams, nothing cut."""
-    busy_us: Mapping[str, float]
-    """Engine -> what its steps take together where nothing is cut."""
+    whole_us: float  #: The same streams, nothing cut
+    busy_us: Mapping[str, float]  #: Engine -> what its steps take together where nothing is cut
 
     @property
     def ideal_us(self) -> float:

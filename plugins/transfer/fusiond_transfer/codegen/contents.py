@@ -27,8 +27,7 @@ class Elements(NamedTuple):
     end: int
 
 
-Content: TypeAlias = tuple[Elements, ...]
-"""What lies side by side; neighbours that continue each other are one."""
+Content: TypeAlias = tuple[Elements, ...]  #: What lies side by side; neighbours that continue each other are one
 
 
 def joined(parts: Iterable[Elements]) -> Content:

@@ -28,8 +28,7 @@ _BITS: Mapping[str, _Bits] = {
     "float8_e4m3fn": _Bits("unsigned char", 0x30, 0x7),
     "float8_e5m2": _Bits("unsigned char", 0x38, 0x3),
 }
-IN_FLOAT = ("float16", "bfloat16")
-"""What formulas compute in float."""
+IN_FLOAT = ("float16", "bfloat16")  #: What formulas compute in float
 
 
 def stored(dtype: str) -> str:

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 from fusiond.model.language.grammar import Call, Grammar, GrammarError, Name, Node, walk
 
-LANES = 256
-"""Threads of a sum, and of a block."""
+LANES = 256  #: Threads of a sum, and of a block
 FUNCTIONS = {"min": 2, "max": 2, "abs": 1, "sqrt": 1}
 _LANGUAGE = Grammar(
     binary={"+": 1, "-": 1, "*": 2, "/": 2},
@@ -36,8 +35,7 @@ class FormulaError(ValueError):
 @dataclass(frozen=True, slots=True)
 class ParsedFormula:
     root: Node
-    summed: bool
-    """`sum(...)`: one value from all elements."""
+    summed: bool  #: `sum(...)`: one value from all elements
     names: tuple[str, ...]
 
 

@@ -43,8 +43,7 @@ class Vector:
     elements: int = 1
     fill: Fill = field(default_factory=Fill)
     compare: Compare = EQUAL
-    memory: str = COPIED
-    """`copied`; `mapped`, `managed` where it may lie in such memory."""
+    memory: str = COPIED  #: `copied`; `mapped`, `managed` where it may lie in such memory
 
     @property
     def size_bytes(self) -> int:
@@ -94,19 +93,14 @@ Body: TypeAlias = Mix | Formula | Text | FusedBody
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphKernel:
     name: str
-    on: str
-    """`host` or `device`."""
+    on: str  #: `host` or `device`
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
-    in_place: tuple[tuple[str, str], ...] = ()
-    """(written, read): the first is stored where the second was."""
+    in_place: tuple[tuple[str, str], ...] = ()  #: (written, read): the first is stored where the second was
     body: Body = field(default_factory=Mix)
-    rows: str = ""
-    """Of a source that works row by row: the size that counts the rows (`frontend.row_wise`)."""
-    whole: tuple[str, ...] = ()
-    """What each of its rows reads all of."""
-    origin: str = ""
-    """Of a kernel in an unrolled loop: the name of the kernel that it is an instance of."""
+    rows: str = ""  #: Of a source that works row by row: the size that counts the rows (`frontend.row_wise`)
+    whole: tuple[str, ...] = ()  #: What each of its rows reads all of
+    origin: str = ""  #: Of a kernel in an unrolled loop: the name of the kernel that it is an instance of
     passed: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     """Where vectors are cut: what it is passed to read and to write, as the user names it. `reads` and `writes` are the
     pieces of that."""
@@ -138,17 +132,13 @@ class CutVector:
 class RegionDocument:
     """Kernels that a document for another strategy describes as a whole (`fusiond_transfer.delegation`)."""
 
-    name: str
-    """Of the file, for people."""
-    kind: str
-    """Of the document: `pipeline`, `module`."""
+    name: str  #: Of the file, for people
+    kind: str  #: Of the document: `pipeline`, `module`
     path: str
     text: str = field(repr=False)
-    keys: Mapping[str, Any] = field(compare=False)
-    """Of the job beside the document."""
+    keys: Mapping[str, Any] = field(compare=False)  #: Of the job beside the document
     sizes: Mapping[str, int] = field(compare=False)
-    reads: Mapping[str, str] = field(compare=False)
-    """The document's name -> the vector."""
+    reads: Mapping[str, str] = field(compare=False)  #: The document's name -> the vector
     writes: Mapping[str, str] = field(compare=False)
 
 
@@ -159,30 +149,20 @@ class Graph:
     name: str
     vectors: tuple[Vector, ...]
     kernels: tuple[GraphKernel, ...]
-    inputs: tuple[str, ...]
-    """Live on entry."""
-    outputs: tuple[str, ...]
-    """Live on exit: wanted on the host."""
-    placed: tuple[str, ...] = ()
-    """Inputs that lie on the device from the start, and not on the host."""
-    loop: bool = False
-    """The steady state of a loop: slots are counted within one iteration, intervals wrap round."""
+    inputs: tuple[str, ...]  #: Live on entry
+    outputs: tuple[str, ...]  #: Live on exit: wanted on the host
+    placed: tuple[str, ...] = ()  #: Inputs that lie on the device from the start, and not on the host
+    loop: bool = False  #: The steady state of a loop: slots are counted within one iteration, intervals wrap round
     carried: tuple[tuple[str, str], ...] = ()
     """(input, vector): the vector is this input of the next iteration. Only in a loop."""
-    limit_bytes: int | None = None
-    """What may be allocated on the device at any time."""
+    limit_bytes: int | None = None  #: What may be allocated on the device at any time
     adjacent: tuple[tuple[str, ...], ...] = ()
     """Runs of vectors that must lie in memory in this order, next to each other."""
-    regions: tuple[RegionDocument, ...] = ()
-    """What other strategies can make one launch of."""
-    iterations: int = 1
-    """Of a loop, as far as it is unrolled to be measured."""
-    cut: tuple[CutVector, ...] = ()
-    """Vectors that are here as their pieces."""
-    runs: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Operands that are several pieces, and not all, of one of them."""
-    equal_bounds: tuple[int, ...] = ()
-    """Where they are cut, as far as that holds at these sizes only."""
+    regions: tuple[RegionDocument, ...] = ()  #: What other strategies can make one launch of
+    iterations: int = 1  #: Of a loop, as far as it is unrolled to be measured
+    cut: tuple[CutVector, ...] = ()  #: Vectors that are here as their pieces
+    runs: tuple[tuple[str, tuple[str, ...]], ...] = ()  #: Operands that are several pieces, and not all, of one of them
+    equal_bounds: tuple[int, ...] = ()  #: Where they are cut, as far as that holds at these sizes only
     sizes: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     """What its numbers may follow from (they are Extents then), by name."""
 

@@ -71,8 +71,7 @@ class Read:
     sizes: Mapping[str, int]
     odd: Mapping[str, int]
     content: Any
-    sources: Mapping[str, str]
-    """Path -> text of the files beside the graph's."""
+    sources: Mapping[str, str]  #: Path -> text of the files beside the graph's
 
 
 def read(inputs: Inputs, path: str, *, sizes: Mapping[str, int], where: str, size_where: Mapping[str, str]) -> Read:

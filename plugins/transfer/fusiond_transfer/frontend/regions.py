@@ -23,10 +23,7 @@ KEYS = ("keys", "sizes", "reads", "writes")
 
 
 def read(
-    node: Node,
-    beside: Callable[[Node], tuple[str, str]],
-    sizes: Mapping[str, int],
-    vectors: Mapping[str, Vector],
+    node: Node, beside: Callable[[Node], tuple[str, str]], sizes: Mapping[str, int], vectors: Mapping[str, Vector]
 ) -> RegionDocument:
     """A region. `beside`: (path, text) of a file that is named. RequestError with file, line and key."""
     keys = node.mapping(required=("reads", "writes"))

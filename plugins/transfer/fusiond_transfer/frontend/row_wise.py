@@ -26,8 +26,7 @@ class RowWise:
 
     rows: int
     split: tuple[str, ...]
-    declared: str = ""
-    """The size that counts the rows, where the file says so; else a row is an element."""
+    declared: str = ""  #: The size that counts the rows, where the file says so; else a row is an element
 
 
 def row_wise(graph: Graph, kernel: GraphKernel) -> RowWise | str:

@@ -19,8 +19,7 @@ from fusiond.model.keys import text_key
 from fusiond.model.nouns import Job, ReferenceFunction, Workload, frozen
 from fusiond.strategy import Inputs, Strategy
 
-KIND = "kernel"
-"""Of the documents."""
+KIND = "kernel"  #: Of the documents
 MOST = 64
 PRECISIONS = ("reference", "any")
 
@@ -29,8 +28,7 @@ PRECISIONS = ("reference", "any")
 class Variant:
     """One implementation, as the strategy that takes such documents reads it."""
 
-    name: str
-    """The name of its file, or of the catalogue; no two of a job have the same."""
+    name: str  #: The name of its file, or of the catalogue; no two of a job have the same
     path: str
     strategy: Strategy = field(repr=False)
     workload: Workload[Any] = field(repr=False)
@@ -42,8 +40,7 @@ class VariantsRequest:
 
     variants: tuple[Variant, ...]
     function: ReferenceFunction | None
-    precision: str
-    """One of PRECISIONS."""
+    precision: str  #: One of PRECISIONS
     odd: Mapping[str, int]
     """The awkward sizes of the reference, or of the first that has some where that is a function."""
 

@@ -72,13 +72,9 @@ class Devices(Connected):
             for board, device, env in rows:
                 with decoding(self.path, "devices", device["device_key"]):
                     info = DeviceInfo(
+                        **{name: device[name] for name in ("model", "arch", "memory_bytes", "mig", "evidence")},
                         name=board["name"],
-                        model=device["model"],
-                        arch=device["arch"],
-                        memory_bytes=device["memory_bytes"],
-                        mig=device["mig"],
                         uuid=board["uuid"],
-                        evidence=device["evidence"],
                         env=mapping_from(env["env"] if env else "{}"),
                         limits=DeviceLimits(**decoded(device["limits"])),
                     )

@@ -34,48 +34,49 @@ def answer(
     if source is not None and row["source"].startswith(ARTIFACT) and not is_intact(source):
         notes.append(f"{DAMAGED_SOURCE}: {source} is not what was written; `fusiond store check` says how to go on")
         source = None
-    document = {
-        "workload": {
-            "strategy": workload["strategy"],
-            "name": workload["name"],
-            "key": row["workload_key"],
-            "sizes": sizes,
-        },
+    said = {
+        **row,
+        "workload": {name: workload[name] for name in ("strategy", "name")} | {"key": row["workload_key"]},
         "content_key": workload["content_key"] or None,
         "device": {"name": row["device_name"], "key": row["device_key"]},
-        "verdict": row["verdict"],
         "config": decoded(row["config"]),
-        "program_key": row["program_key"],
-        "time_us": row["time_us"],
-        "baseline": row["baseline"],
-        "baseline_us": row["baseline_us"],
-        "unfused": {
-            "name": row["baseline"],
-            "config": decoded(row["baseline_config"]),
-            "time_us": row["baseline_us"],
-            "program_key": row["baseline_program_key"],
-        },
-        "speedup": row["speedup"],
+        "baseline_config": decoded(row["baseline_config"]),
         "ci95": [row["ci_low"], row["ci_high"]] if row["ci_low"] is not None else None,
         "verified": bool(row["verified"]),
-        "evidence": row["evidence"],
-        "cache": row["cache"],
-        "match": "nearest" if sizes != asked else "stale" if changed else "exact",
-        "changed": changed,
-        "trials": row["trials"],
         "processes": row["processes"] or 0,
         "ended": row["ended"] or "",
-        "replaced": row["replaced"],
         "source": source,
-        "found_at": row["found_at"],
-        "sizes_asked": asked,
         "checks": decoded(row["checks"]),
         "figures": decoded(row["figures"], {}),
         "counted": decoded(row["counted"], []),
-        "notes": notes,
-        **({"to_compare": found.hashes} if found.hashes and not confirmed else {}),
     }
-    return document if row["evidence"] != "counted" else _of_bounds(document)
+    document = document_of(said, sizes, asked, changed, notes)
+    return document | ({"to_compare": found.hashes} if found.hashes and not confirmed else {})
+
+
+def document_of(
+    said: Mapping[str, Any], sizes: Mapping[str, int], asked: Mapping[str, int], changed: list[str], notes: list[str]
+) -> dict[str, Any]:
+    """The document of an answer that was measured at `sizes`, for the sizes that are asked for. `said` has the values
+    that are served as they are, under their names in the document, and `baseline_config` and `baseline_program_key`."""
+    found = {name: said[name] for name in _AS_SAID}
+    found["workload"] = {**said["workload"], "sizes": sizes}
+    found["unfused"] = {
+        "name": said["baseline"],
+        "config": said["baseline_config"],
+        "time_us": said["baseline_us"],
+        "program_key": said["baseline_program_key"],
+    }
+    found["match"] = "nearest" if sizes != asked else "stale" if changed else "exact"
+    found |= {"changed": changed, "sizes_asked": asked, "notes": notes}
+    return found if said["evidence"] != "counted" else _of_bounds(found)
+
+
+_AS_SAID = (
+    "workload", "content_key", "device", "verdict", "config", "program_key", "time_us", "baseline", "baseline_us",
+    "speedup", "ci95", "verified", "evidence", "cache", "trials", "processes", "ended", "replaced", "source",
+    "found_at", "checks", "figures", "counted",
+)  # fmt: skip
 
 
 def _of_bounds(document: dict[str, Any]) -> dict[str, Any]:

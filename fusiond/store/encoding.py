@@ -54,6 +54,9 @@ def job_from(text: str) -> Job:
     return Job(**{**values, "search": Search(**values["search"])})
 
 
+_SAMPLES = ("span_us", "baseline_us", "wall_us")
+
+
 def measurement_columns(measurement: Measurement) -> dict[str, object]:
     """`time_us` is there for those who look into the file; it follows from the samples."""
     return {
@@ -61,9 +64,7 @@ def measurement_columns(measurement: Measurement) -> dict[str, object]:
         "clock": measurement.clock,
         "cache": measurement.cache,
         "time_us": measurement.time_us if measurement.span_us else None,
-        "span_us": canonical(measurement.span_us),
-        "baseline_us": canonical(measurement.baseline_us),
-        "wall_us": canonical(measurement.wall_us),
+        **{name: canonical(getattr(measurement, name)) for name in _SAMPLES},
         "state_before": canonical(measurement.before),
         "state_after": canonical(measurement.after),
         "dropped": int(measurement.dropped),
@@ -86,9 +87,7 @@ def _effort_from(text: str | None) -> Effort:
 
 def measurement_from(row: Mapping[str, Any]) -> Measurement:
     return Measurement(
-        span_us=tuple(decoded(row["span_us"])),
-        baseline_us=tuple(decoded(row["baseline_us"])),
-        wall_us=tuple(decoded(row["wall_us"])),
+        **{name: tuple(decoded(row[name])) for name in _SAMPLES},
         clock=row["clock"],
         cache=row["cache"],
         purpose=Purpose(row["purpose"]),

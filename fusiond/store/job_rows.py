@@ -62,27 +62,23 @@ class JobRow:
         return dataclasses.replace(self, state=JobState.QUEUED, problem=problem) if self.lost else self
 
 
+_AS_COLUMNS = (
+    "number", "id", "kind", "workload_key", "device", "device_key", "priority", "problem", "space_hash", "created_at",
+    "started_at", "ended_at", "retry_at",
+)  # fmt: skip
+"""Fields of a JobRow that columns hold as they are."""
+
+
 def job_row(job: Row, workload: Row, tally: Row) -> JobRow:
     """From the three rows that make it. ValueError, TypeError: see `encoding.decoding`."""
     search = search_from(job["search"])
     return JobRow(
-        number=job["number"],
-        id=job["id"],
-        kind=job["kind"],
+        **{name: job[name] for name in _AS_COLUMNS},
         strategy=workload["strategy"],
         workload_name=workload["name"],
-        workload_key=job["workload_key"],
-        device=job["device"],
-        device_key=job["device_key"],
         state=JobState(job["state"]),
-        priority=job["priority"],
         parent=job["parent_id"],
-        problem=job["problem"],
         search=search,
-        space_hash=job["space_hash"],
-        created_at=job["created_at"],
-        started_at=job["started_at"],
-        ended_at=job["ended_at"],
         trials=tally["candidates"],
         budget=search.trials,
         best_ratio=tally["best_ratio"],
@@ -91,7 +87,6 @@ def job_row(job: Row, workload: Row, tally: Row) -> JobRow:
         finding=job["finding"] or "",
         owner=job["owner"] or "",
         waiting_for=job["waiting_for"] or "",
-        retry_at=job["retry_at"],
         retries=job["retries"] or 0,
         wall_secs=job["wall_secs"] or 0.0,
         device_secs=job["device_secs"] or 0.0,

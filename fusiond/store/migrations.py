@@ -51,7 +51,7 @@ def m004_programs_are_carried(database: Database) -> None:
 
     Until now a program's key was of what the device acts on; those keys go on as the keys of the work."""
     database.table("emitted").create(  # each config of a job is emitted once: a program, or why not
-        {"job_id": str, "config_key": str, "program_key": str, "rule": str, "nodes": str, "detail": str},
+        _columns("job_id config_key program_key rule nodes detail"),
         pk=("job_id", "config_key"),
         foreign_keys=[("job_id", "jobs", "id"), ("program_key", "programs", "program_key")],
     )
@@ -60,7 +60,7 @@ def m004_programs_are_carried(database: Database) -> None:
     database.execute("UPDATE trials SET work_key = program_key, against_work = against")
     database.table("trials").create_index(["work_key", "device_key", "env_key"])
     database.table("finals_lost").create(  # a process of the finals that measured not all that it should
-        {"job_id": str, "process": int, "program_key": str, "outcome": str, "reason": str},
+        _columns("job_id process:int program_key outcome reason"),
         pk=("job_id", "process"),
         foreign_keys=[("job_id", "jobs", "id")],
     )
@@ -74,23 +74,23 @@ def m004_programs_are_carried(database: Database) -> None:
     database.table("jobs").add_column("finish_requested", int)
     database.table("jobs").add_column("finding", str)  # why the answer of before stands
     database.table("strategies").create(  # what the plugins said when they were last loaded
-        {"strategy": str, "version": int, "wrong_versions": str, "names": str, "fusiond": str}, pk="strategy"
+        _columns("strategy version:int wrong_versions names fusiond"), pk="strategy"
     )
-    database.table("catalogue").create({"kind": str, "name": str, "path": str}, pk=("kind", "name"))
+    database.table("catalogue").create(_columns("kind name path"), pk=("kind", "name"))
 
 
 @STEPS()
 def m005_faults(database: Database) -> None:
     """Jobs that wait for the machine; the daemon that serves; digests, sums and second ways to what is found by an
     index; names by their parts (docs/decisions.md)."""
-    database.table("serving").create({"owner": str, "device": str, "inode": str})
+    database.table("serving").create(_columns("owner device inode"))
     database.table("jobs").add_column("waiting_for", str)
     database.table("jobs").add_column("retry_at", str)
     database.table("jobs").add_column("retries", int)  # without a trial in between
     database.table("measurements").add_column("effort", str)  # NULL for what was measured before
     database.table("records").add_column("counted", str)  # what both sides would pay, by launch; NULL: nobody counted
     database.table("calibrations").create(  # what `calibrate` found, for each driver
-        {"device_key": str, "driver": str, "figures": str, "at": str}, pk=("device_key", "driver")
+        _columns("device_key driver figures at"), pk=("device_key", "driver")
     )
     database.execute("DROP INDEX idx_jobs_same")
     database.execute(
@@ -108,14 +108,19 @@ def m005_faults(database: Database) -> None:
 def m006_profiles_and_drawings(database: Database) -> None:
     """What programs ask of a GPU, counted or by its counters, as JSON: an object for each launch."""
     database.table("profiles").create(
-        {"program_key": str, "gpu": str, "evidence": str, "rows": str, "at": str}, pk=("program_key", "gpu", "evidence")
+        _columns("program_key gpu evidence rows at"), pk=("program_key", "gpu", "evidence")
     )
     seal_table(database, "profiles")
     database.table("drawings").create(  # what there is to see of an answer (`fusiond.model.drawing`)
-        {"workload_key": str, "device_key": str, "cache": str, "drawings": str},
-        pk=("workload_key", "device_key", "cache"),
+        _columns("workload_key device_key cache drawings"), pk=("workload_key", "device_key", "cache")
     )
     seal_table(database, "drawings")
+
+
+def _columns(text: str) -> dict[str, type]:
+    """Names with their types: `job_id sequence:int ratio:float`; without one, a text."""
+    types = {"": str, "int": int, "float": float}
+    return {name: types[kind] for name, _, kind in (each.partition(":") for each in text.split())}
 
 
 def _tallies(database: Database) -> None:
@@ -168,12 +173,11 @@ def _second_ways(database: Database) -> None:
 
 def _devices(database: Database) -> None:
     database.table("devices").create(  # what a device is: one row for all boards of a model
-        {"device_key": str, "model": str, "arch": str, "memory_bytes": int, "mig": str, "evidence": str, "limits": str},
-        pk="device_key",
+        _columns("device_key model arch memory_bytes:int mig evidence limits"), pk="device_key"
     )
-    database.table("envs").create({"env_key": str, "env": str, "first_seen_at": str}, pk="env_key")
+    database.table("envs").create(_columns("env_key env first_seen_at"), pk="env_key")
     database.table("boards").create(  # one piece of hardware, and what it was called last
-        {"device_key": str, "uuid": str, "name": str, "env_key": str, "sick": str, "seen_at": str},
+        _columns("device_key uuid name env_key sick seen_at"),
         pk=("device_key", "uuid"),
         not_null={"name", "seen_at"},
         foreign_keys=[("device_key", "devices", "device_key"), ("env_key", "envs", "env_key")],
@@ -183,44 +187,22 @@ def _devices(database: Database) -> None:
 
 def _jobs(database: Database) -> None:
     database.table("workloads").create(
-        {
-            "workload_key": str,
-            "family_key": str,
-            "strategy": str,
-            "strategy_version": int,
-            "name": str,
-            "lookup_name": str,  # the name's parts in order: pairs are unordered
-            "members": str,
-            "sizes": str,
-            "source_hashes": str,
-            "created_at": str,
-        },
+        # lookup_name: the name's parts in order: pairs are unordered
+        _columns(
+            "workload_key family_key strategy strategy_version:int name lookup_name members sizes source_hashes "
+            "created_at"
+        ),
         pk="workload_key",
     )
     database.table("workloads").create_index(["lookup_name", "strategy", "strategy_version"])
     database.table("workloads").create_index(["strategy", "strategy_version"])
     database.table("workloads").create_index(["family_key", "sizes"])
     database.table("jobs").create(
-        {
-            "number": int,  # the order of arrival
-            "id": str,
-            "kind": str,
-            "workload_key": str,
-            "device": str,
-            "device_key": str,
-            "state": str,
-            "priority": int,
-            "parent_id": str,
-            "owner": str,
-            "cancel_requested": int,
-            "problem": str,
-            "search": str,
-            "space_hash": str,
-            "created_at": str,
-            "started_at": str,
-            "ended_at": str,
-            "job": str,
-        },
+        # number: the order of arrival
+        _columns(
+            "number:int id kind workload_key device device_key state priority:int parent_id owner cancel_requested:int "
+            "problem search space_hash created_at started_at ended_at job"
+        ),
         pk="number",
         not_null={"id", "kind", "workload_key", "device", "state", "priority", "cancel_requested", "search", "job"},
         foreign_keys=[("workload_key", "workloads", "workload_key"), ("parent_id", "jobs", "id")],
@@ -234,57 +216,28 @@ def _jobs(database: Database) -> None:
 
 
 def _programs(database: Database) -> None:
-    database.table("programs").create({"program_key": str, "plan": str, "saved_at": str}, pk="program_key")
-    database.table("artifacts").create({"path": str, "bytes": int, "saved_at": str}, pk="path")
+    database.table("programs").create(_columns("program_key plan saved_at"), pk="program_key")
+    database.table("artifacts").create(_columns("path bytes:int saved_at"), pk="path")
 
 
 def _study(database: Database) -> None:
     database.table("asks").create(
-        {"job_id": str, "sequence": int, "config_key": str, "config": str, "origin": str},
+        _columns("job_id sequence:int config_key config origin"),
         pk=("job_id", "sequence"),
         foreign_keys=[("job_id", "jobs", "id")],
     )
     database.table("measurements").create(
-        {
-            "id": int,
-            "program_key": str,
-            "purpose": str,
-            "clock": str,
-            "cache": str,
-            "time_us": float,
-            "span_us": str,
-            "baseline_us": str,
-            "wall_us": str,
-            "state_before": str,
-            "state_after": str,
-            "dropped": int,
-            "at": str,
-        },
+        _columns(
+            "id:int program_key purpose clock cache time_us:float span_us baseline_us wall_us state_before state_after "
+            "dropped:int at"
+        ),
         pk="id",
     )
     database.table("trials").create(
-        {
-            "id": int,
-            "job_id": str,
-            "role": str,
-            "sequence": int,
-            "config_key": str,
-            "config": str,
-            "origin": str,
-            "outcome": str,
-            "reason": str,
-            "ratio": float,
-            "time_us": float,
-            "program_key": str,
-            "against": str,
-            "resolved": str,
-            "worst_error": float,
-            "measurement_id": int,
-            "device_key": str,
-            "gpu_uuid": str,
-            "env_key": str,
-            "at": str,
-        },
+        _columns(
+            "id:int job_id role sequence:int config_key config origin outcome reason ratio:float time_us:float "
+            "program_key against resolved worst_error:float measurement_id:int device_key gpu_uuid env_key at"
+        ),
         pk="id",
         not_null={"job_id", "role", "sequence", "config_key", "config", "outcome", "device_key", "env_key"},
         foreign_keys=[("job_id", "jobs", "id"), ("measurement_id", "measurements", "id")],
@@ -293,51 +246,27 @@ def _study(database: Database) -> None:
     database.table("trials").create_index(["job_id", "role", "sequence"], unique=True)
     database.table("trials").create_index(["program_key", "device_key", "env_key"])
     database.table("finals").create(
-        {"job_id": str, "program_key": str, "process": int, "measurement_id": int},
+        _columns("job_id program_key process:int measurement_id:int"),
         pk=("job_id", "program_key", "process"),
         foreign_keys=[("job_id", "jobs", "id"), ("measurement_id", "measurements", "id")],
     )
     database.table("probes").create(
-        {"probe_key": str, "device_key": str, "version": int, "time_us": float, "measurement_id": int},
+        _columns("probe_key device_key version:int time_us:float measurement_id:int"),
         pk=("probe_key", "device_key", "version"),
         foreign_keys=[("measurement_id", "measurements", "id")],
     )
-    database.table("rejections").create(
-        {"job_id": str, "rule": str, "nodes": str, "detail": str}, foreign_keys=[("job_id", "jobs", "id")]
-    )
+    database.table("rejections").create(_columns("job_id rule nodes detail"), foreign_keys=[("job_id", "jobs", "id")])
     database.table("rejections").create_index(["job_id", "rule", "nodes", "detail"], unique=True)
 
 
 def _records(database: Database) -> None:
     database.table("records").create(
-        {
-            "id": int,
-            "workload_key": str,
-            "lookup_name": str,  # the workload's, once more: the index that answers `best` begins with it
-            "device_key": str,
-            "device_name": str,
-            "env_key": str,
-            "cache": str,
-            "evidence": str,
-            "verdict": str,
-            "config": str,
-            "program_key": str,
-            "time_us": float,
-            "baseline": str,
-            "baseline_us": float,
-            "baseline_program_key": str,
-            "speedup": float,
-            "ci_low": float,
-            "ci_high": float,
-            "verified": int,
-            "checks": str,
-            "trials": int,
-            "found_at": str,
-            "source": str,
-            "source_hashes": str,
-            "job_id": str,
-            "replaced_by": int,
-        },
+        # lookup_name: the workload's, once more: the index that answers `best` begins with it
+        _columns(
+            "id:int workload_key lookup_name device_key device_name env_key cache evidence verdict config program_key "
+            "time_us:float baseline baseline_us:float baseline_program_key speedup:float ci_low:float ci_high:float "
+            "verified:int checks trials:int found_at source source_hashes job_id replaced_by:int"
+        ),
         pk="id",
         not_null={"workload_key", "lookup_name", "device_key", "cache", "evidence", "verdict", "found_at"},
         foreign_keys=[

@@ -29,6 +29,11 @@ _SAME_QUESTION = """(
     WHERE this.workload_key = ?
 )"""
 _AT_ONCE = 500  #: Keys in one query; SQLite takes 999 parameters in its oldest builds
+_AS_COLUMNS = (
+    "workload_key", "device_key", "device_name", "env_key", "cache", "evidence", "program_key", "time_us", "baseline",
+    "baseline_us", "baseline_program_key", "speedup", "trials", "replaced", "found_at",
+)  # fmt: skip
+"""Fields of a Record that columns hold as they are."""
 
 
 class Records(Programs):
@@ -140,33 +145,19 @@ class Records(Programs):
     def _columns(self, record: Record, job: str | None, source_hashes: Mapping[str, str]) -> dict[str, object]:
         low, high = record.ci95 or (None, None)
         return {
-            "workload_key": record.workload_key,
+            **{name: getattr(record, name) for name in _AS_COLUMNS},
             "lookup_name": lookup_name(record.workload_name),
-            "device_key": record.device_key,
-            "device_name": record.device_name,
-            "env_key": record.env_key,
-            "cache": record.cache,
-            "evidence": record.evidence,
             "verdict": record.verdict.value,
             "config": config_text(record.config) if record.config is not None else None,
-            "program_key": record.program_key,
-            "time_us": record.time_us,
-            "baseline": record.baseline,
-            "baseline_us": record.baseline_us,
-            "baseline_program_key": record.baseline_program_key,
             "baseline_config": config_text(record.baseline_config) if record.baseline_config is not None else None,
-            "speedup": record.speedup,
             "ci_low": low,
             "ci_high": high,
             "verified": int(record.verified),
+            "processes": record.processes,
+            "ended": record.ended,
             "checks": canonical([printable(each) for each in record.checks]),
             "figures": canonical(dict(record.figures)),
             "counted": canonical([dict(each) for each in record.counted]) if record.counted else None,
-            "trials": record.trials,
-            "processes": record.processes,
-            "ended": record.ended,
-            "replaced": record.replaced,
-            "found_at": record.found_at,
             "source": self._stored(record.source),
             "source_hashes": canonical(absolute(source_hashes)),
             "job_id": job,
@@ -180,35 +171,21 @@ class Records(Programs):
 
     def _record(self, row: Row, workload: Row) -> Record:
         return Record(
+            **{name: row[name] for name in _AS_COLUMNS},
             strategy=workload["strategy"],
             workload_name=workload["name"],
-            workload_key=row["workload_key"],
             sizes=mapping_from(workload["sizes"]),
-            device_name=row["device_name"],
-            device_key=row["device_key"],
-            env_key=row["env_key"],
             verdict=Verdict(row["verdict"]),
             config=config_from(row["config"]) if row["config"] is not None else None,
-            program_key=row["program_key"],
-            time_us=row["time_us"],
-            baseline=row["baseline"],
-            baseline_us=row["baseline_us"],
-            baseline_program_key=row["baseline_program_key"],
             baseline_config=config_from(row["baseline_config"]) if row["baseline_config"] is not None else None,
-            speedup=row["speedup"],
             ci95=(row["ci_low"], row["ci_high"]) if row["ci_low"] is not None else None,
             verified=bool(row["verified"]),
+            processes=row["processes"] or 0,
+            ended=row["ended"] or "",
             checks=tuple(decoded(row["checks"])),
             figures=mapping_from(row["figures"] or "{}"),
             counted=tuple(decoded(row["counted"], ())),
-            evidence=row["evidence"],
-            cache=row["cache"],
-            trials=row["trials"],
-            processes=row["processes"] or 0,
-            ended=row["ended"] or "",
-            replaced=row["replaced"],
             strategy_version=workload["strategy_version"],
             content_key=workload["content_key"] or "",
-            found_at=row["found_at"],
             source=artifact_path(str(self.path), row["source"]),
         )

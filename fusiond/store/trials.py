@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it
     from sqlite_utils import Database
 
 _TRIALS = "FROM trials t LEFT JOIN measurements m ON m.id = t.measurement_id"
+_AS_COLUMNS = ("sequence", "role", "origin", "ratio", "time_us")  #: Fields of a trial that columns hold as they are
 _WAYS = {
     table: (f"INDEXED BY {first}", f"INDEXED BY {second}")
     for table, first, second in (
@@ -127,21 +128,15 @@ class Trials(Connected):
             database.table("trials").insert(
                 {
                     "job_id": job,
-                    "role": trial.role,
-                    "sequence": trial.sequence,
+                    **{name: getattr(trial, name) for name in ("program_key", "worst_error", *_AS_COLUMNS)},
                     "config_key": trial.config.key,
                     "config": config_text(trial.config),
-                    "origin": trial.origin,
                     "outcome": trial.outcome.value,
                     "reason": printable(trial.reason),
-                    "ratio": trial.ratio,
-                    "time_us": trial.time_us,
-                    "program_key": trial.program_key,
                     "against": against,
                     "work_key": work[0] if work else trial.program_key,
                     "against_work": work[1] if work else against,
                     "resolved": canonical(trial.resolved),
-                    "worst_error": trial.worst_error,
                     "measurement_id": measured,
                     "device_key": device_key,
                     "gpu_uuid": gpu_uuid,
@@ -170,14 +165,8 @@ class Trials(Connected):
             rows = self._sealed(tail, [job, after], skip=True, expected=len(ids), t="trials")
             return [
                 TrialLine(
-                    id=row["id"],
-                    sequence=row["sequence"],
-                    role=row["role"],
-                    origin=row["origin"],
-                    outcome=row["outcome"],
+                    **{name: row[name] for name in ("id", "outcome", *_AS_COLUMNS)},
                     config=decoded(row["config"]),
-                    ratio=row["ratio"],
-                    time_us=row["time_us"],
                     reason=row["reason"] or "",
                 )
                 for (row,) in rows
@@ -403,16 +392,9 @@ def add_measurement(database: Database, measurement: Measurement, program_key: s
 
 def _trial(row: Row, measured: Row | None) -> Trial:
     return Trial(
-        sequence=row["sequence"],
+        **{name: row[name] for name in ("reason", "program_key", "worst_error", *_AS_COLUMNS)},
         config=config_from(row["config"]),
-        role=row["role"],
-        origin=row["origin"],
         outcome=Outcome(row["outcome"]),
-        reason=row["reason"],
-        ratio=row["ratio"],
-        time_us=row["time_us"],
-        program_key=row["program_key"],
         resolved=mapping_from(row["resolved"]),
         measurement=measurement_from(measured) if measured is not None else None,
-        worst_error=row["worst_error"],
     )

@@ -11,6 +11,7 @@ import json
 import os
 
 from fusiond.store import lookup
+from fusiond.store.document import document_of
 from fusiond.store.exchange.database import Exchange
 from fusiond.store.exchange.entry import canonical
 from fusiond.store.format import exchange_file, lookup_name
@@ -115,45 +116,18 @@ def document(
     if wanted != sizes:
         differing = [name for name in wanted if sizes.get(name) != wanted[name]]
         notes.append(f"measured at {', '.join(f'{name}={sizes.get(name)}' for name in differing)}")
-    found = {
-        "workload": {
-            "strategy": body["strategy"], "name": workload["name"], "key": workload["key"], "sizes": sizes,
-        },
+    said = {
+        **body,
+        "workload": {"strategy": body["strategy"], "name": workload["name"], "key": workload["key"]},
         "content_key": workload["content_key"],
-        "device": {"name": body["device"]["name"], "key": body["device"]["key"]},
-        "verdict": body["verdict"],
-        "config": body["config"],
+        "device": {name: body["device"][name] for name in ("name", "key")},
         "program_key": _key(body["program"]),
-        "time_us": body["time_us"],
-        "baseline": body["baseline"],
-        "baseline_us": body["baseline_us"],
-        "unfused": {
-            "name": body["baseline"],
-            "config": body["baseline_config"],
-            "time_us": body["baseline_us"],
-            "program_key": _key(body["unfused"]),
-        },
-        "speedup": body["speedup"],
-        "ci95": body["ci95"],
-        "verified": body["verified"],
-        "evidence": body["evidence"],
-        "cache": body["cache"],
-        "match": "nearest" if wanted != sizes else "stale" if changed else "exact",
-        "changed": changed,
-        "trials": body["trials"],
-        "processes": body["processes"],
-        "ended": body["ended"],
+        "baseline_program_key": _key(body["unfused"]),
         "replaced": None,
         "source": None,
-        "found_at": body["found_at"],
-        "sizes_asked": wanted,
-        "checks": body["checks"],
-        "figures": body["figures"],
-        "counted": body["counted"],
-        "notes": notes,
-        "imported": {"key": head["key"], "signer": body["signer"], "trusted": trusted is not None, "name": trusted},
-    }  # fmt: skip
-    return _without_times(found) if body["evidence"] == "counted" else found
+    }
+    imported = {"key": head["key"], "signer": body["signer"], "trusted": trusted is not None, "name": trusted}
+    return {**document_of(said, sizes, wanted, changed, notes), "imported": imported}
 
 
 def _changed(body: Mapping[str, Any], today: Mapping[str, str | None], says: Says | None) -> list[str]:
@@ -167,13 +141,6 @@ def _changed(body: Mapping[str, Any], today: Mapping[str, str | None], says: Say
 
 def _key(program: Mapping[str, Any] | None) -> str | None:
     return program["key"] if program else None
-
-
-def _without_times(found: dict[str, Any]) -> dict[str, Any]:
-    """Counted numbers are lower bounds, and stand where nobody takes them for times."""
-    bounds = {"bound_us": found["time_us"], "unfused_bound_us": found["baseline_us"], "bound_ratio": found["speedup"]}
-    none = dict.fromkeys(("time_us", "baseline_us", "speedup", "ci95"))
-    return found | none | {"unfused": found["unfused"] | {"time_us": None}} | bounds
 
 
 def source(store: str | os.PathLike[str], key: str) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from fusiond import __version__
@@ -17,6 +16,11 @@ from fusiond.store.exchange.entry import ExchangeEntry, Refused, canonical, dige
 from fusiond.store.exchange.signing import Signer
 
 _AT_ONCE = 200
+_AS_SAID = (
+    "strategy", "strategy_version", "cache", "evidence", "time_us", "baseline", "baseline_us", "speedup", "verified",
+    "trials", "processes", "ended", "found_at",
+)  # fmt: skip
+"""Fields of a Record that stand in an entry as they are."""
 
 
 def publish(store: Store, exchange: Exchange, signer: Signer) -> int:
@@ -29,18 +33,9 @@ def publish(store: Store, exchange: Exchange, signer: Signer) -> int:
         numbered = store.answers_after(since, _AT_ONCE)
         if not numbered:
             return published
-        entries = list(_entries(store, signer, [record for _, record in numbered if record is not None], devices))
-        published += exchange.put(entries, own=True)[0]
+        entries = (entry_of(store, signer, record, devices) for _, record in numbered if record is not None)
+        published += exchange.put([each for each in entries if each is not None], own=True)[0]
         exchange.set_mark(target, numbered[-1][0])
-
-
-def _entries(
-    store: Store, signer: Signer, records: list[Record], devices: dict[str, DeviceInfo]
-) -> Iterator[ExchangeEntry]:
-    for record in records:
-        found = entry_of(store, signer, record, devices)
-        if found is not None:
-            yield found
 
 
 def entry_of(store: Store, signer: Signer, record: Record, devices: dict[str, DeviceInfo]) -> ExchangeEntry | None:
@@ -55,8 +50,7 @@ def entry_of(store: Store, signer: Signer, record: Record, devices: dict[str, De
         return None
     programs: dict[str, dict[str, Any]] = {}
     body = {
-        "strategy": record.strategy,
-        "strategy_version": record.strategy_version,
+        **{name: getattr(record, name) for name in _AS_SAID},
         "fusiond": __version__,
         "workload": {
             "key": record.workload_key,
@@ -67,36 +61,20 @@ def entry_of(store: Store, signer: Signer, record: Record, devices: dict[str, De
             "sizes": dict(record.sizes),
         },
         "device": {
-            "key": info.key,
+            **{name: getattr(info, name) for name in ("key", "model", "arch", "memory_bytes", "mig", "evidence")},
             "name": record.device_name,
-            "model": info.model,
-            "arch": info.arch,
-            "memory_bytes": info.memory_bytes,
-            "mig": info.mig,
-            "evidence": info.evidence,
             "limits": plain(info.limits),
         },
         "environment": dict(store.environment(record.env_key)),
-        "cache": record.cache,
-        "evidence": record.evidence,
         "verdict": record.verdict.value,
         "config": dict(record.config) if record.config is not None else None,
         "program": _carried(store, record.program_key, programs),
-        "time_us": record.time_us,
-        "baseline": record.baseline,
-        "baseline_us": record.baseline_us,
         "baseline_config": dict(record.baseline_config) if record.baseline_config is not None else None,
         "unfused": _carried(store, record.baseline_program_key, programs),
-        "speedup": record.speedup,
         "ci95": list(record.ci95) if record.ci95 is not None else None,
-        "verified": record.verified,
         "checks": list(record.checks),
         "figures": dict(record.figures),
         "counted": [dict(each) for each in record.counted],
-        "trials": record.trials,
-        "processes": record.processes,
-        "ended": record.ended,
-        "found_at": record.found_at,
     }
     try:
         entry = signer.sign(json.loads(canonical(body)), programs)
@@ -159,8 +137,7 @@ def record_of(entry: ExchangeEntry, device: DeviceInfo) -> Record:
     body, workload = entry.body, entry.body["workload"]
     config, baseline_config = body["config"], body["baseline_config"]
     return Record(
-        strategy=body["strategy"],
-        strategy_version=body["strategy_version"],
+        **{name: body[name] for name in _AS_SAID},
         workload_name=workload["name"],
         workload_key=workload["key"],
         content_key=workload["content_key"],
@@ -171,21 +148,10 @@ def record_of(entry: ExchangeEntry, device: DeviceInfo) -> Record:
         verdict=Verdict(body["verdict"]),
         config=Config.of(config) if config is not None else None,
         program_key=body["program"]["key"] if body["program"] is not None else None,
-        time_us=body["time_us"],
-        baseline=body["baseline"],
-        baseline_us=body["baseline_us"],
         baseline_program_key=body["unfused"]["key"] if body["unfused"] is not None else None,
         baseline_config=Config.of(baseline_config) if baseline_config is not None else None,
-        speedup=body["speedup"],
         ci95=(body["ci95"][0], body["ci95"][1]) if body["ci95"] is not None else None,
-        verified=body["verified"],
         checks=tuple(body["checks"]),
         figures=frozen(body["figures"]),
         counted=tuple(body["counted"]),
-        evidence=body["evidence"],
-        cache=body["cache"],
-        trials=body["trials"],
-        processes=body["processes"],
-        ended=body["ended"],
-        found_at=body["found_at"],
     )

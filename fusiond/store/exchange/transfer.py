@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,11 +36,9 @@ def write(exchange: Exchange, path: Path, keys: Iterable[str]) -> int:
     count = 0
     try:
         with open(work, "x", encoding="ascii", newline="\n") as stream:
-            for key in keys:
-                entry = with_programs(exchange, key)
-                if entry is not None:
-                    stream.write(f"{entry.line()}\n")
-                    count += 1
+            for line in lines(exchange, keys):
+                stream.write(f"{line}\n")
+                count += 1
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(work, path)
@@ -64,7 +62,7 @@ def read(exchange: Exchange, texts: Iterable[bytes]) -> Imported:
     """Keep what is an entry, with a right signature; the rest is refused, line by line, and disturbs nothing else."""
     result = Imported()
     waiting: list[ExchangeEntry] = []
-    trusted, own = exchange.signers(), _own(exchange)
+    trusted = {*exchange.signers(), *exchange.own_signers()}
 
     def flush() -> None:
         new, known = exchange.put(waiting)
@@ -82,17 +80,13 @@ def read(exchange: Exchange, texts: Iterable[bytes]) -> Imported:
             if len(result.why) < MOST_TOLD:
                 result.why.append(f"line {number}: {problem}")
             continue
-        if entry.signer not in trusted and entry.signer not in own:
+        if entry.signer not in trusted:
             result.untrusted.add(entry.signer)
         waiting.append(entry)
         if len(waiting) == _AT_ONCE:
             flush()
     flush()
     return result
-
-
-def _own(exchange: Exchange) -> set[str]:
-    return exchange.own_signers()
 
 
 def of_file(path: Path) -> Iterator[bytes]:
@@ -106,9 +100,8 @@ def of_file(path: Path) -> Iterator[bytes]:
         raise RequestError(f"{path} cannot be read: {problem.strerror}", where="FILE") from None
 
 
-def bounded(readline: object) -> Iterator[bytes]:
+def bounded(readline: Callable[[int], bytes]) -> Iterator[bytes]:
     """Lines by a file's `readline`, each of at most LINE_BYTES + 1 bytes."""
-    assert callable(readline)
     while line := readline(LINE_BYTES + 1):
         yield line
         while len(line) > LINE_BYTES and not line.endswith(b"\n"):

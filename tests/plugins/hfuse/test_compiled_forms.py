@@ -74,6 +74,12 @@ FORMS = {
         "    int v = (__syncthreads(), s.a[127 - threadIdx.x]);\n"
         "    for (int j = 0; j < 3; ++j, __syncthreads()) { pool()[threadIdx.x] += j; __syncthreads(); v += pool()[127 - threadIdx.x]; }\n"
         "    switch (n % 3) { case 0: __syncthreads(); v += u.a[5]; break; case 1: __syncthreads(); v += u.a[6]; default: v += q[i & 1]; }\n" + STORE,
+    "traits of C++'s own header": "#include <type_traits>\nnamespace u {\n"
+        "template <class T, std::enable_if_t<std::is_integral_v<T>, int> = 0> __device__ int kind(T) { return threadIdx.x; }\n"
+        "template <class T, std::enable_if_t<std::is_floating_point<T>::value, int> = 0> __device__ int kind(T) { return 7; }\n"
+        "__device__ int kind(const char*) { return 9; }\nstruct P { int a, b; };\n"
+        "template <class T> __device__ auto pick(T t) -> decltype(kind(t)) { if constexpr (sizeof(T) > 4) return kind(t) * 2; else return kind(t); }\n}\n"
+        + AT + "    auto [a, b] = u::P{u::pick(1), u::pick(2.0)};\n    int v = a + b + u::kind(\"x\") + u::pick(3L);\n" + STORE,
     "a class with methods of the host": "#include <iostream>\n#include <string>\nstruct Tile {\n    int size;\n    __device__ int at(int i) const;\n"
         "    void print() const { std::cout << size; }\n    std::string name() const;\n"
         "    __host__ __device__ int twice() const { return 2 * size; }\n};\n"

@@ -47,9 +47,10 @@ FORMS = {
     "a lambda that uses the dynamic array": K + "    extern __shared__ int pool[];\n    pool[threadIdx.x] = i;\n    __syncthreads();\n"
         "    auto f = [=](int at) { return pool[at]; };\n    int v = f(127 - threadIdx.x);\n" + STORE,
     "a helper with its own shared array, in a header": '#include "reverse.cuh"\n' + K + "    int v = reverse(i) + reverse<long>(2);\n" + STORE,
-    "overloads, SFINAE, if constexpr, structured bindings": "#include <type_traits>\nnamespace u {\n"
-        "template <class T, std::enable_if_t<std::is_integral_v<T>, int> = 0> __device__ int kind(T) { return threadIdx.x; }\n"
-        "template <class T, std::enable_if_t<std::is_floating_point<T>::value, int> = 0> __device__ int kind(T) { return 7; }\n"
+    "overloads, SFINAE, if constexpr, structured bindings": "namespace u {\ntemplate <bool, class> struct If {};\ntemplate <class T> struct If<true, T> { typedef T type; };\n"
+        "template <class T> constexpr bool whole = T(0.5) == T(0);\n"
+        "template <class T, typename If<whole<T>, int>::type = 0> __device__ int kind(T) { return threadIdx.x; }\n"
+        "template <class T, typename If<!whole<T>, int>::type = 0> __device__ int kind(T) { return 7; }\n"
         "__device__ int kind(const char*) { return 9; }\nstruct P { int a, b; };\n"
         "template <class T> __device__ auto pick(T t) -> decltype(kind(t)) { if constexpr (sizeof(T) > 4) return kind(t) * 2; else return kind(t); }\n}\n"
         + K + "    auto [a, b] = u::P{u::pick(1), u::pick(2.0)};\n    int v = a + b + u::kind(\"x\") + u::pick(3L);\n" + STORE,

@@ -43,7 +43,7 @@ def native_source(slot: FusionSlot, threads: int, cap: int | None) -> Source:
             entries=(kernel.ptx.entry.name,), register_cap=cap,
             symbols=tuple(each.symbol for each in kernel.variables),
         )  # fmt: skip
-    defines = dict(define_values(kernel.defines, slot.sizes, shape, where=kernel.lines.get("defines", kernel.path)))
+    defines = dict(define_values(kernel.defines, slot.sizes, shape, where=kernel.where("defines")))
     return Source(
         name=f"{slot.letter}_{_file_name(kernel)}", text=kernel.unit.whole + host_variables.text(kernel),
         entries=(kernel.instance, *host_variables.entries(kernel)), register_cap=cap, flags=kernel.flags,

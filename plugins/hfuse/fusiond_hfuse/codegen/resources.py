@@ -56,7 +56,7 @@ def own_problems(
         found.append(Rejection(rule="does_not_build", nodes=(slot.kernel.name,), detail=detail))
     if not partition.counts(group, slot.letter, target.limits):
         why = "within the limits of the device and of __launch_bounds__ gives a launch at these sizes"
-        detail = f"{slot.kernel.lines['block']}: no block shape of {slot.kernel.name} {why}"
+        detail = f"{slot.kernel.where('block')}: no block shape of {slot.kernel.name} {why}"
         found.append(Rejection(rule="block_shape", nodes=(slot.kernel.name,), detail=detail))
     return found
 
@@ -68,7 +68,7 @@ def alone_in_blocks(group: KernelGroup, target: Target) -> list[str]:
         found += [each.detail for each in slot.kernel.parsed.beside]
         if not slot.kernel.parsed.beside and not partition.counts(group, slot.letter, target.limits, beside=True):
             found.append(
-                f"{slot.kernel.lines['block']}: no block shape of {slot.kernel.name} is whole warps, and a partial "
+                f"{slot.kernel.where('block')}: no block shape of {slot.kernel.name} is whole warps, and a partial "
                 f"barrier counts warps"
             )
     return list(dict.fromkeys(found))

@@ -75,67 +75,6 @@ def _functions() -> str:
     return "\n".join(lines)
 
 
-STANDARD = """\
-namespace std {
-template <class T, T V> struct integral_constant {
-    static constexpr T value = V; typedef T value_type; typedef integral_constant type;
-    constexpr operator T() const { return V; }
-};
-template <bool B> using bool_constant = integral_constant<bool, B>;
-typedef bool_constant<true> true_type;
-typedef bool_constant<false> false_type;
-template <class T, class U> struct is_same : false_type {};
-template <class T> struct is_same<T, T> : true_type {};
-template <class T, class U> inline constexpr bool is_same_v = is_same<T, U>::value;
-template <bool B, class T = void> struct enable_if {};
-template <class T> struct enable_if<true, T> { typedef T type; };
-template <bool B, class T = void> using enable_if_t = typename enable_if<B, T>::type;
-template <bool B, class T, class F> struct conditional { typedef T type; };
-template <class T, class F> struct conditional<false, T, F> { typedef F type; };
-template <bool B, class T, class F> using conditional_t = typename conditional<B, T, F>::type;
-template <class...> using void_t = void;
-template <class T> struct remove_const { typedef T type; };
-template <class T> struct remove_const<const T> { typedef T type; };
-template <class T> using remove_const_t = typename remove_const<T>::type;
-template <class T> struct remove_volatile { typedef T type; };
-template <class T> struct remove_volatile<volatile T> { typedef T type; };
-template <class T> struct remove_cv { typedef typename remove_const<typename remove_volatile<T>::type>::type type; };
-template <class T> using remove_cv_t = typename remove_cv<T>::type;
-template <class T> struct remove_reference { typedef T type; };
-template <class T> struct remove_reference<T&> { typedef T type; };
-template <class T> struct remove_reference<T&&> { typedef T type; };
-template <class T> using remove_reference_t = typename remove_reference<T>::type;
-template <class T> struct is_floating_point
-    : bool_constant<is_same_v<remove_cv_t<T>, float> || is_same_v<remove_cv_t<T>, double>> {};
-template <class T> struct is_arithmetic : bool_constant<__is_arithmetic(T)> {};
-template <class T> struct is_integral : bool_constant<__is_arithmetic(T) && !is_floating_point<T>::value> {};
-template <class T> inline constexpr bool is_floating_point_v = is_floating_point<T>::value;
-template <class T> inline constexpr bool is_arithmetic_v = is_arithmetic<T>::value;
-template <class T> inline constexpr bool is_integral_v = is_integral<T>::value;
-template <class T> T&& declval() noexcept;
-template <class T> __host__ __device__ constexpr remove_reference_t<T>&& move(T&& v) {
-    return (remove_reference_t<T>&&)v;
-}
-template <class T> __host__ __device__ constexpr T&& forward(remove_reference_t<T>& v) { return (T&&)v; }
-template <class T> __host__ __device__ constexpr void swap(T& a, T& b) { T c = a; a = b; b = c; }
-template <class T> __host__ __device__ constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }
-template <class T> __host__ __device__ constexpr const T& max(const T& a, const T& b) { return a < b ? b : a; }
-template <class T> struct numeric_limits {
-    static constexpr bool is_integer = is_integral_v<T>;
-    __host__ __device__ static constexpr T max() { return T(); }
-    __host__ __device__ static constexpr T min() { return T(); }
-    __host__ __device__ static constexpr T lowest() { return T(); }
-    __host__ __device__ static constexpr T epsilon() { return T(); }
-    __host__ __device__ static constexpr T infinity() { return T(); }
-    __host__ __device__ static constexpr T quiet_NaN() { return T(); }
-};
-using ::sqrt; using ::exp; using ::log; using ::sin; using ::cos; using ::fabs; using ::abs; using ::pow;
-using ::floor; using ::ceil; using ::isnan; using ::isinf; using ::isfinite; using ::fmin; using ::fmax;
-using ::tanh; using ::memcpy;
-}
-"""
-"""What kernels take from C++'s own headers, as far as the tree is concerned."""
-
 DECLARATIONS = f"""\
 #pragma once
 #define __CUDACC__ 1
@@ -203,8 +142,13 @@ extern const __device__ dim3 gridDim;
 constexpr int warpSize = 32;
 __device__ void __syncthreads();
 {_functions()}
+namespace std {{
+using ::sqrt; using ::exp; using ::log; using ::sin; using ::cos; using ::fabs; using ::abs; using ::pow;
+using ::floor; using ::ceil; using ::isnan; using ::isinf; using ::isfinite; using ::fmin; using ::fmax;
+using ::tanh; using ::memcpy;
+}}
 """
-"""CUDA's, without what C++'s own headers declare (`STANDARD`)."""
+"""CUDA's, and C's. Of C++'s own headers nothing is here: a kernel that takes a name from them is left to nvcc."""
 
 
 def _narrow(kind: str, pair: str, word: str, short: str) -> str:
@@ -215,30 +159,13 @@ def _narrow(kind: str, pair: str, word: str, short: str) -> str:
         for each in (kind, pair)
         for sign in "+-*/"
     )
-    for name in [
-        "sqrt",
-        "rsqrt",
-        "rcp",
-        "exp",
-        "exp2",
-        "exp10",
-        "log",
-        "log2",
-        "log10",
-        "sin",
-        "cos",
-        "tanh",
-        "floor",
-        "ceil",
-        "trunc",
-        "rint",
-    ]:
+    for name in _HALVES.split():
         signs += f"\n__host__ __device__ {kind} h{name}({kind}); __host__ __device__ {pair} h2{name}({pair});"
     return f"""\
 struct {kind} {{
     unsigned short __x;
     {kind}() = default;
-    template <class T, std::enable_if_t<std::is_arithmetic<T>::value, int> = 0> __host__ __device__ {kind}(T);
+    template <class T, int (*)[__is_arithmetic(T) ? 1 : -1] = nullptr> __host__ __device__ {kind}(T);
     __host__ __device__ operator float() const;
 }};
 struct __attribute__((aligned(4))) {pair} {{
@@ -262,4 +189,4 @@ _NARROW = {
 
 def declarations(system: Collection[str]) -> str:
     """What stands before a text that includes these headers."""
-    return DECLARATIONS + STANDARD + "".join(text for name, text in _NARROW.items() if name in system)
+    return DECLARATIONS + "".join(text for name, text in _NARROW.items() if name in system)

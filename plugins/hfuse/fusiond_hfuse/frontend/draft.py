@@ -101,7 +101,7 @@ def _of_ptx(path: str, name: str, inputs: Inputs) -> str:
         if each.elements
     )
     parsed = parsed.replaced(parameters=signatures.described(entry, parsed.parameters), settable=settable)
-    unit = TranslationUnit(text=text, origins=(), system=(), macros=(), files={path: text})
+    unit = TranslationUnit(text=text, files={path: text})
     function = signatures.demangled(entry)
     remark, name = f"{function}: PTX has no names of parameters", re.split(r"[<(]", function)[0].split()[-1]
     block = ptx.limits.get("reqntid", ())

@@ -28,7 +28,7 @@ from fusiond_hfuse.frontend.arguments import (
     matching,
     variable,
 )
-from fusiond_hfuse.frontend.given import GivenKernel, given_kernel, of_ptx
+from fusiond_hfuse.frontend.given import given_kernel
 from fusiond_hfuse.frontend.launch_shapes import axes
 from fusiond_hfuse.frontend.source_kernel import (
     UNREAD,
@@ -61,77 +61,73 @@ def read(inputs: Inputs, path: str, *, where: str, form: str = "", at: Mapping[s
     `form` is `ptx` for a kernel that is fused with one of PTX, `alone` for one that is fused with nothing: then it need
     not be fit for it. A source in C++ that is not understood, or cannot be fused as C++, is compiled to PTX where a
     compiler is there and that helps; the file's own `form` has the last word."""
+    given = _given(inputs, path, where, at or {})
+    node = given.keys["source"]
+    source = inputs.beside(path, node.text(), where=node.where)
+    if node.text().endswith(".py"):
+        return triton_kernel.read(inputs, source, given)
+    return _of_ptx(inputs, source, given) if source.endswith(".ptx") else _of_cxx(inputs, source, given, form)
+
+
+def _given(inputs: Inputs, path: str, where: str, at: Mapping[str, int]) -> SourceKernel:
+    """What the file itself says."""
     document = inputs.document(path, where=where)
     keys = document.mapping(known=KEYS, required=("kernel", "source", "entry", "arguments", "grid"))
     python = keys["source"].text().endswith(".py")
     if not python:
         document.mapping(known=tuple(each for each in KEYS if each not in ("warps", "stages")), required=("block",))
     name = matching(keys["kernel"], _NAME, "a name of letters, digits, _ and -")
-    sizes = {**values.sizes(keys.get("sizes")), **(at or {})}
+    sizes = {**values.sizes(keys.get("sizes")), **at}
     odd = values.sizes(keys.get("odd"))
     for size in odd:
         if size not in sizes:
             raise keys["odd"].fail(f"{size!r} is not a size of this kernel")
-    block = triton_kernel.blocks(keys) if python else _block(keys["block"])
-    flags = tuple(matching(each, FLAGS, _FLAGS_WANTED) for each in _list(keys.get("flags")))
-    choices: dict[str, tuple[Scalar, ...]] = {**_choices(keys.get("defines"), sizes)}
-    defines = _defines(keys.get("defines"), sizes)
-    folders = tuple(each.text() for each in _list(keys.get("include")))
-    arguments = tuple(argument(inputs, path, each) for each in keys["arguments"].sequence())
-    variables = () if python else tuple(variable(inputs, path, each) for each in _list(keys.get("constants")))
-    _check_names(arguments, variables)
-    grid = _grid(keys["grid"])
-    shared = expressions.parse("0") if "shared" not in keys else values.expression(keys["shared"])
-    source_node = keys["source"]
-    source = inputs.beside(path, source_node.text(), where=source_node.where)
-    given = GivenKernel(
-        name=name, path=path, where=document.where, keys=keys, flags=flags, defines=defines, sizes=sizes, odd=odd,
-        arguments=arguments, variables=variables, block=block, grid=grid, shared=shared, choices=choices,
+    defines, choices = _macros(keys.get("defines"), sizes)
+    given = SourceKernel(
+        name=name, path=path, keys=keys, defines=defines, sizes=sizes, odd=odd, choices=choices,
+        flags=tuple(matching(each, FLAGS, _FLAGS_WANTED) for each in _list(keys.get("flags"))),
+        arguments=tuple(argument(inputs, path, each) for each in keys["arguments"].sequence()),
+        variables=() if python else tuple(variable(inputs, path, each) for each in _list(keys.get("constants"))),
+        block=triton_kernel.blocks(keys) if python else _block(keys["block"]), grid=_grid(keys["grid"]),
+        shared=expressions.parse("0") if "shared" not in keys else values.expression(keys["shared"]),
     )  # fmt: skip
-    if python:
-        return triton_kernel.read(inputs, source, given)
-    if source.endswith(".ptx"):
-        return _of_ptx(inputs, source, given)
-    own = keys["form"].choice("ptx", "source") if "form" in keys else ""
+    _check_names(given.arguments, given.variables)
+    return given
+
+
+def _of_cxx(inputs: Inputs, source: str, given: SourceKernel, form: str) -> SourceKernel:
+    """A kernel of CUDA C++ in the form that it can be fused in."""
+    own = given.keys["form"].choice("ptx", "source") if "form" in given.keys else ""
     if own == "source" and form == "ptx":
-        raise keys["form"].fail("is 'source', and a kernel of PTX is fused with PTX only")
-    if "ptx" in (own, form) or any("arch=" in each for each in flags):
-        return _compiled(inputs, source, folders, given, "its file says so" if own else form and "another one is PTX")
-    try:
-        found = _of_source(inputs, source, folders, given)
-    except _UnreadError as unread:
+        raise given.keys["form"].fail("is 'source', and a kernel of PTX is fused with PTX only")
+    if "ptx" in (own, form) or any("arch=" in each for each in given.flags):
+        return _compiled(inputs, source, given, "its file says so" if own else form and "another one is PTX")
+    found = _of_source(inputs, source, given)
+    if isinstance(found, RequestError):
         if not own:
             with contextlib.suppress(RequestError):  # what is wrong with the C++ says more
-                return _compiled(inputs, source, folders, given, str(unread.problem))
-        raise unread.problem from None
+                return _compiled(inputs, source, given, str(found))
+        raise found
     refused = found.parsed.rejections
     unset = tuple(each for each in refused if each.rule == "symbol")
-    alone = form == "alone" and refused and refused[0].rule != UNREAD
-    if unset or not refused or alone:  # what the host has to set, no form brings
+    unread = bool(refused) and refused[0].rule == UNREAD
+    if unset or not refused or (form == "alone" and not unread):  # what the host has to set, no form brings
         return dataclasses.replace(found, parsed=found.parsed.replaced(rejections=unset))
     said = refused[0].detail
     if not own:
         try:
             checked_already = dataclasses.replace(given, arguments=found.arguments)
-            compiled = _compiled(inputs, source, folders, checked_already, said)
-            if not compiled.parsed.rejections or refused[0].rule == UNREAD:
+            compiled = _compiled(inputs, source, checked_already, said)
+            if unread or not compiled.parsed.rejections:
                 return compiled
         except RequestError as problem:
             said += f"; {problem}"
-    if refused[0].rule == UNREAD:
+    if unread:
         raise RequestError(said)
     return found
 
 
-class _UnreadError(Exception):
-    """A source that this version's reading of C++ does not take."""
-
-    def __init__(self, problem: RequestError) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
-
-
-def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: GivenKernel, why: str) -> SourceKernel:
+def _compiled(inputs: Inputs, source: str, given: SourceKernel, why: str) -> SourceKernel:
     """A kernel of CUDA C++ as a compiler's PTX. RequestError where there is no compiler, or it does not compile it."""
     keys = given.keys
     where = keys["source"].where
@@ -148,8 +144,8 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: Give
             text=unit.whole,
             entries=() if overload else (instance,),
             flags=given.flags,
-            include_dirs=tuple(str(Path(given.path).resolve().parent / each) for each in folders),
-            defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=_where(keys, "defines")),
+            include_dirs=tuple(str(Path(given.path).resolve().parent / each) for each in _folders(keys)),
+            defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=given.where("defines")),
             symbols=tuple(each.symbol for each in given.variables),
         )
     )
@@ -169,11 +165,12 @@ def _compiled(inputs: Inputs, source: str, folders: tuple[str, ...], given: Give
     if any(isinstance(value, Expression) and _of_block(value) for _, value in given.defines):
         block = BlockShapes(shapes=block.shapes[:1])
     kernel = dataclasses.replace(kernel, variables=variables, block=block, why_ptx=why)
-    return of_ptx(kernel, ptx, parsed, keys["arguments"])
+    return ptx_kernel.of_ptx(kernel, ptx, parsed, keys["arguments"])
 
 
-def _of_source(inputs: Inputs, source: str, folders: tuple[str, ...], given: GivenKernel) -> SourceKernel:
-    """A kernel of CUDA C++, as libclang reads it."""
+def _of_source(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel | RequestError:
+    """A kernel of CUDA C++, as libclang reads it; the error where this version does not take it. RequestError for what
+    the YAML file says of it."""
     from fusiond_hfuse.frontend.clang_tree import Reading
     from fusiond_hfuse.frontend.kernel_parser import parse_kernel  # takes long to load, and PTX needs none
 
@@ -184,21 +181,21 @@ def _of_source(inputs: Inputs, source: str, folders: tuple[str, ...], given: Giv
     way = Reading(
         entry=entry, name=given.name, where=keys["instance" if named else "entry"].where,
         instance=instance if named else None, flags=given.flags,
-        defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=_where(keys, "defines")),
+        defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=given.where("defines")),
         variables=tuple(each.symbol for each in given.variables),
     )  # fmt: skip
     try:
-        whole = includes.expand(inputs, source, folders, yaml=given.path, where=keys["source"].where)
+        whole = includes.expand(inputs, source, _folders(keys), yaml=given.path, where=keys["source"].where)
         unit, parsed = parse_kernel(whole, way)
     except RequestError as problem:
         if isinstance(problem, UnknownName) and entry.rpartition("::")[2] not in whole.text:
             raise
-        raise _UnreadError(problem) from None
+        return problem
     arguments = checked(given.arguments, parsed.parameters, keys["arguments"])
     variables = checked_variables(given.variables, parsed.variables, given.sizes)
     if parsed.uses_dynamic_shared and "shared" not in keys:
         wanted = f"{entry} has an extern __shared__ array, so the key 'shared' must give its bytes"
-        raise RequestError(wanted, where=given.where)
+        raise RequestError(wanted, where=f"{given.path}:{next(iter(keys.values())).line}")
     given = dataclasses.replace(given, arguments=arguments, variables=variables)
     moved = _moved(parsed, functools.partial(parse_kernel, whole, way, move=True), given.defines)
     kernel = given_kernel(given, unit, instance, unit.whole)
@@ -208,7 +205,7 @@ def _of_source(inputs: Inputs, source: str, folders: tuple[str, ...], given: Giv
 _PTX_NAME = re.compile(r"[A-Za-z_$%][\w$]*")
 
 
-def _of_ptx(inputs: Inputs, source: str, given: GivenKernel) -> SourceKernel:
+def _of_ptx(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel:
     """A kernel whose source is PTX."""
     keys = given.keys
     if "form" in keys and keys["form"].choice("ptx", "source") == "source":
@@ -219,12 +216,12 @@ def _of_ptx(inputs: Inputs, source: str, given: GivenKernel) -> SourceKernel:
     where = keys["source"].where
     entry = matching(keys["entry"], _PTX_NAME, "the name of a kernel, as the PTX has it")
     text = inputs.text(source, where=where)
-    unit = TranslationUnit(text=text, origins=(), system=(), macros=(), files={source: text})
+    unit = TranslationUnit(text=text, files={source: text})
     try:
         ptx, parsed = ptx_kernel.read(text, entry, given.name, keys["entry"].where)
     except PtxError as problem:
         raise RequestError(problem.reason, where=f"{source}:{problem.line}") from None
-    return of_ptx(given_kernel(given, unit, entry, text), ptx, parsed, keys["arguments"])
+    return ptx_kernel.of_ptx(given_kernel(given, unit, entry, text), ptx, parsed, keys["arguments"])
 
 
 def _check_names(arguments: tuple[KernelArgument, ...], variables: tuple[KernelArgument, ...]) -> None:
@@ -275,32 +272,29 @@ def _of_block(value: Expression) -> bool:
     return any(name.startswith("block.") for name in value.names)
 
 
-def _where(keys: Mapping[str, Node], key: str) -> str:
-    return keys[key].where if key in keys else ""
+def _folders(keys: Mapping[str, Node]) -> tuple[str, ...]:
+    return tuple(each.text() for each in _list(keys.get("include")))
 
 
 def _list(node: Node | None) -> tuple[Node, ...]:
     return () if node is None else node.sequence()
 
 
-def _choices(node: Node | None, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Macros with a list of whole numbers."""
-    found = {}
+def _macros(
+    node: Node | None, sizes: Mapping[str, int]
+) -> tuple[tuple[tuple[str, Expression | str], ...], dict[str, tuple[Scalar, ...]]]:
+    """Macros, and the values of those that have a list of whole numbers. A value over sizes and block.* is worked out;
+    anything else is as it stands; of a list the first."""
+    defines: list[tuple[str, Expression | str]] = []
+    choices: dict[str, tuple[Scalar, ...]] = {}
     for name, value in (node.mapping() if node is not None else {}).items():
         if isinstance(value.value, tuple):
-            found[name] = tuple(dict.fromkeys(each.integer() for each in value.sequence()))
-            if not found[name]:
+            choices[name] = tuple(dict.fromkeys(each.integer() for each in value.sequence()))
+            if not choices[name]:
                 raise value.fail("is empty; write at least one whole number")
             if name in sizes or name in ("threads", "cap"):
                 raise value.fail(f"{name} has a meaning already; a macro with a list of values needs another name")
-    return found
-
-
-def _defines(node: Node | None, sizes: Mapping[str, int]) -> tuple[tuple[str, Expression | str], ...]:
-    """Macros. A value over sizes and block.* is worked out; anything else is as it stands; of a list the first."""
-    defines: list[tuple[str, Expression | str]] = []
-    for name, value in (node.mapping() if node is not None else {}).items():
-        value = value.sequence()[0] if isinstance(value.value, tuple) else value
+            value = value.sequence()[0]
         if not IDENTIFIER.fullmatch(name):
             raise value.fail(f"{name[:80]!r} cannot be the name of a macro")
         if isinstance(value.value, int) and not isinstance(value.value, bool):
@@ -316,7 +310,7 @@ def _defines(node: Node | None, sizes: Mapping[str, int]) -> tuple[tuple[str, Ex
             continue
         known = {*sizes, "block.x", "block.y", "block.z"}
         defines.append((name, parsed if parsed.names <= known else text))
-    return tuple(defines)
+    return tuple(defines), choices
 
 
 def define_values(

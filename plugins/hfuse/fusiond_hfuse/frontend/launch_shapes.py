@@ -32,7 +32,7 @@ def shape_of(slot: FusionSlot, block: Dim3) -> LaunchShape:
     kernel = slot.kernel
     names: dict[str, expressions.Scalar] = {**slot.extents, **axes("block", block)}
     key = "grid"
-    where = kernel.lines["grid"]
+    where = kernel.where("grid")
     try:
         lengths = [each.integer(names) for each in kernel.grid]
         for length, most in zip(lengths, MAX_GRID, strict=False):
@@ -44,7 +44,7 @@ def shape_of(slot: FusionSlot, block: Dim3) -> LaunchShape:
         grid = (padded[0], padded[1], padded[2])
         names.update(axes("grid", grid))
         key = "shared"
-        where = kernel.lines.get("shared", kernel.path)
+        where = kernel.where("shared")
         shared_bytes = kernel.shared.integer(names) + kernel.parsed.moved_bytes
         if not 0 <= shared_bytes <= MAX_SHARED_BYTES:
             raise ExpressionError(f"{shared_bytes} bytes of shared memory, which no block has")

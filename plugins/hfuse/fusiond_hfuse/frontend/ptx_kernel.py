@@ -19,7 +19,15 @@ from fusiond.model.nouns import Rejection
 from fusiond.model.ptx import parser, rewrite
 from fusiond.model.ptx.tree import SIZES, Function, Instruction, Module, Variable, instructions
 from fusiond_hfuse.frontend import ptx_divergence
-from fusiond_hfuse.frontend.source_kernel import KernelArgument, KernelParameter, Parsed, PtxText, StructMember
+from fusiond_hfuse.frontend.source_kernel import (
+    BlockShapes,
+    KernelArgument,
+    KernelParameter,
+    Parsed,
+    PtxText,
+    SourceKernel,
+    StructMember,
+)
 
 SEEN = ("tid", "ntid", "ctaid", "nctaid", "warpid", "nwarpid")
 """Special registers that say where a thread is in its block, and the block in its grid."""
@@ -51,6 +59,39 @@ def read(text: str, entry: str, name: str, where: str) -> tuple[PtxText, Parsed]
     fused is a Rejection in the result."""
     found = _found(parser.parse(text), text, entry, where)
     return found, _parsed(found, name)
+
+
+def of_ptx(kernel: SourceKernel, ptx: PtxText, parsed: Parsed, node: Node) -> SourceKernel:
+    """A kernel with its PTX, which its YAML agrees with. RequestError where it does not."""
+    required = ptx.limits.get("reqntid")
+    shape = kernel.block.shapes[0]
+    if required is not None and (*required, 1, 1)[:3] != shape:
+        said = f"the block is {shape}, and the kernel says .reqntid {required}"
+        raise RequestError(said, where=kernel.where("block"))
+    checked_variables(kernel.variables, ptx)
+    if parsed.uses_dynamic_shared and "shared" not in kernel.keys:
+        said = f"{ptx.entry.name} has a shared array without a length, so the key 'shared' must give its bytes"
+        raise RequestError(said, where=kernel.path)
+    parsed = parsed.replaced(rejections=(*parsed.rejections, *_unset(kernel, ptx)))
+    return dataclasses.replace(
+        kernel,
+        ptx=ptx,
+        instance=ptx.entry.name,
+        arguments=checked(kernel.arguments, parsed.parameters, node),
+        block=BlockShapes(shapes=(shape,)) if required is not None else kernel.block,
+        parsed=parsed,
+        moved=moved(ptx, parsed),
+    )
+
+
+def _unset(kernel: SourceKernel, ptx: PtxText) -> Iterator[Rejection]:
+    """Variables without a value: of a run alone nobody knows what they hold, and of two the second finds what the first
+    has left."""
+    given = {each.symbol for each in kernel.variables}
+    for each in ptx.variables:
+        if each.space in ("const", "global") and each.elements and not each.initial and each.name not in given:
+            detail = f"{kernel.path}: the variable {each.name} has no value but the host's; say it under `constants:`"
+            yield Rejection(rule="symbol", nodes=(kernel.name,), detail=detail)
 
 
 def moved(ptx: PtxText, parsed: Parsed) -> Parsed | None:

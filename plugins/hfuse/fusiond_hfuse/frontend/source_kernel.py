@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusiond.model.inputs.documents import Node
 from fusiond.model.language.expressions import Expression, Scalar
 from fusiond.model.nouns import Rejection
 from fusiond.model.program import Buffer, Dim3
@@ -28,10 +29,10 @@ class TranslationUnit:
     """A translation unit with the user's quoted includes expanded."""
 
     text: str  #: What is parsed and edited; a line that included a system header is empty
-    origins: tuple[tuple[str, int], ...]  #: For each line of `text`: the file it came from, and its line there
-    system: tuple[str, ...]  #: Headers named in angle brackets, each once, in the order of their first mention
-    macros: tuple[str, ...]  #: Every macro that the text defines
-    files: Mapping[str, str]  #: Path -> text of every file that went into it
+    origins: tuple[tuple[str, int], ...] = ()  #: For each line of `text`: the file it came from, and its line there
+    system: tuple[str, ...] = ()  #: Headers named in angle brackets, each once, in the order of their first mention
+    macros: tuple[str, ...] = ()  #: Every macro that the text defines
+    files: Mapping[str, str] = field(default_factory=dict)  #: Path -> text of every file that went into it
     includes: Mapping[int, str] = field(default_factory=dict)
     """The lines, counted from 0, that include a system header."""
     unread: tuple[str, ...] = ()  #: Headers of which the front end knows nothing, as they are named: `cublas_v2.h`
@@ -137,15 +138,15 @@ class Parsed:
     """What the front end found in a unit."""
 
     entry: str  #: The kernel's name with its namespaces
-    parameters: tuple[KernelParameter, ...]
-    edits: tuple[Edit, ...]
+    parameters: tuple[KernelParameter, ...] = ()
+    edits: tuple[Edit, ...] = ()
     """What turns the kernel into a device function with shadow parameters (section III-A, done without renaming)."""
-    uses_dynamic_shared: bool
-    static_shared_bytes: int | None
+    uses_dynamic_shared: bool = False
+    static_shared_bytes: int | None = None
     """Sum over all static `__shared__` variables; None when a size depends on a template argument."""
-    barriers: int  #: Calls of `__syncthreads` in the text
-    launch_bound: int | None  #: The first argument of `__launch_bounds__`, where its value can be told
-    rejections: tuple[Rejection, ...]
+    barriers: int = 0  #: Calls of `__syncthreads` in the text
+    launch_bound: int | None = None  #: The first argument of `__launch_bounds__`, where its value can be told
+    rejections: tuple[Rejection, ...] = ()
     resident_blocks: int = 0
     """The second argument of `__launch_bounds__`: blocks that are to be resident; 0 where it is missing."""
     alignment: int = 16  #: That the dynamic shared arrays ask for, in bytes
@@ -257,13 +258,14 @@ class PtxText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceKernel:
-    """A kernel as its YAML file describes it."""
+    """A kernel as its YAML file describes it; `unit` and what stands in its text only once its source is read."""
 
     name: str
     path: str  #: Of the YAML file, for messages
-    unit: TranslationUnit
-    entry: str
-    instance: str  #: What a launch names: the entry, with template arguments where it is a template
+    keys: Mapping[str, Node]  #: Of the YAML file
+    unit: TranslationUnit = TranslationUnit(text="")
+    entry: str = ""
+    instance: str = ""  #: What a launch names: the entry, with template arguments where it is a template
     defines: tuple[tuple[str, Expression | str], ...]
     flags: tuple[str, ...]
     sizes: Mapping[str, int]
@@ -273,13 +275,12 @@ class SourceKernel:
     block: BlockShapes
     grid: tuple[Expression, ...]
     shared: Expression
-    parsed: Parsed
+    parsed: Parsed = Parsed(entry="")
     moved: Parsed | None = None
     """The same with its static shared arrays in the dynamic one; None where that is useless or impossible."""
     ptx: PtxText | None = None  #: The kernel as PTX, where that is what is fused
     why_ptx: str = ""  #: Why a kernel in C++ was compiled to PTX
-    content_key: str  #: Of everything that decides what the kernel does, without sizes and without paths
-    lines: Mapping[str, str]  #: Key of the YAML file -> `file:line: key`
+    content_key: str = ""  #: Of everything that decides what the kernel does, without sizes and without paths
     choices: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
     """What a source is compiled with and a grid may name -> its values: macros with a list, which are tuned where the
     kernel is by itself and have the first elsewhere; constants of a kernel in Triton, and its stages."""
@@ -288,6 +289,10 @@ class SourceKernel:
     What stands beside it here is the first one's."""
     unpassed: tuple[KernelArgument, ...] = ()  #: Arguments of the file that are compiled in: whole numbers that are 1
     compiled_sizes: frozenset[str] = frozenset()  #: Sizes whose values are compiled in
+
+    def where(self, key: str) -> str:
+        """`file:line: key` of a key of the YAML file, or that file."""
+        return self.keys[key].where if key in self.keys else self.path
 
     @property
     def tuned(self) -> Mapping[str, tuple[Scalar, ...]]:

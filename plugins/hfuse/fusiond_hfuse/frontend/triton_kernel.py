@@ -26,7 +26,7 @@ from fusiond.model.ptx.triton import Constant, TritonConfig, TritonKernel, Trito
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import ptx_kernel, python_slice
 from fusiond_hfuse.frontend.arguments import IDENTIFIER, matching
-from fusiond_hfuse.frontend.given import GivenKernel, given_kernel, of_ptx
+from fusiond_hfuse.frontend.given import given_kernel
 from fusiond_hfuse.frontend.launch_shapes import axes
 from fusiond_hfuse.frontend.source_kernel import WARP, BlockShapes, KernelArgument, SourceKernel, TranslationUnit
 
@@ -68,7 +68,7 @@ class _Way:
         return ", ".join(said)
 
 
-def read(inputs: Inputs, source: str, given: GivenKernel) -> SourceKernel:
+def read(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel:
     """A kernel of a Python file, compiled in each way that its YAML says. RequestError, also where the first of them
     does not compile."""
     keys = given.keys
@@ -87,12 +87,11 @@ def read(inputs: Inputs, source: str, given: GivenKernel) -> SourceKernel:
         raise RequestError(f"{entry}: {made.reason}", where=where)
     if isinstance(made[0], str):
         raise RequestError(f"{entry} with {ways[0]}: {made[0]}", where=where)
-    unit = TranslationUnit(text="", origins=(), system=(), macros=(), files=part.read)
+    unit = TranslationUnit(text="", files=part.read)
     said = [node.plain() for name, node in keys.items() if name == "constants"]
     base = given_kernel(given, unit, entry, json.dumps([part.files, said]))
-    base = dataclasses.replace(
-        base, lines={"shared": where, "block": where, **base.lines}, compiled_sizes=_compiled_sizes(given, constants)
-    )
+    written = {"shared": keys["source"], "block": keys["source"], **keys}
+    base = dataclasses.replace(base, keys=written, compiled_sizes=_compiled_sizes(given, constants))
     forms = {
         (way.threads, way.chosen): kernel if isinstance(kernel, str) else _form(base, way, kernel, keys["arguments"])
         for way, kernel in zip(ways, made, strict=True)
@@ -108,7 +107,7 @@ def read(inputs: Inputs, source: str, given: GivenKernel) -> SourceKernel:
 
 def _form(base: SourceKernel, way: _Way, made: TritonKernel, node: Node) -> SourceKernel:
     """The kernel compiled in one way."""
-    where = base.lines["entry"]
+    where = base.where("entry")
     try:
         ptx, parsed = ptx_kernel.read(made.text, made.entry, base.name, where)
     except PtxError as problem:
@@ -129,7 +128,7 @@ def _form(base: SourceKernel, way: _Way, made: TritonKernel, node: Node) -> Sour
         unpassed=tuple(each for at, each in enumerate(base.arguments) if at not in passed),
         choices={name: (value,) for name, value in way.named.items()},
     )
-    return of_ptx(kernel, ptx, parsed, node)
+    return ptx_kernel.of_ptx(kernel, ptx, parsed, node)
 
 
 def _behind(kernel: SourceKernel, count: int, scratch_bytes: int) -> Iterator[KernelArgument]:
@@ -147,7 +146,7 @@ def _behind(kernel: SourceKernel, count: int, scratch_bytes: int) -> Iterator[Ke
 # --- the ways -------------------------------------------------------------------------------------------
 
 
-def _ways(given: GivenKernel, constants: Mapping[str, tuple[_Open, ...]]) -> Iterator[_Way]:
+def _ways(given: SourceKernel, constants: Mapping[str, tuple[_Open, ...]]) -> Iterator[_Way]:
     """The file's first values first."""
     stages = _numbers(given.keys.get(STAGES), 64)
     count = len(given.block.shapes) * max(len(stages), 1) * math.prod(map(len, constants.values()))
@@ -170,7 +169,7 @@ def _ways(given: GivenKernel, constants: Mapping[str, tuple[_Open, ...]]) -> Ite
         yield _Way(threads=shape[0], named=named, chosen=frozenset(chosen.items()), config=config)
 
 
-def _arguments(given: GivenKernel, shape: Dim3, named: Mapping[str, Scalar]) -> tuple[tuple[str, Constant], ...]:
+def _arguments(given: SourceKernel, shape: Dim3, named: Mapping[str, Scalar]) -> tuple[tuple[str, Constant], ...]:
     """What Triton specialises for. RequestError."""
     names: dict[str, Scalar] = {**named, **given.sizes, **axes("block", shape)}
     where = given.keys["grid"].where
@@ -193,7 +192,7 @@ def _arguments(given: GivenKernel, shape: Dim3, named: Mapping[str, Scalar]) -> 
     return tuple(found)
 
 
-def _compiled_sizes(given: GivenKernel, constants: Mapping[str, tuple[_Open, ...]]) -> frozenset[str]:
+def _compiled_sizes(given: SourceKernel, constants: Mapping[str, tuple[_Open, ...]]) -> frozenset[str]:
     """Of constants, and of whole numbers: by their values they are specialised."""
     formulas = [each.of if isinstance(each, NextPowerOf2) else each for values in constants.values() for each in values]
     formulas += [each.value for each in given.arguments if not is_float(each.dtype)]
@@ -204,7 +203,7 @@ def _compiled_sizes(given: GivenKernel, constants: Mapping[str, tuple[_Open, ...
 # --- keys of the file -----------------------------------------------------------------------------------
 
 
-def _arch(given: GivenKernel) -> str:
+def _arch(given: SourceKernel) -> str:
     """RequestError for flags that mean nothing here."""
     flags = given.keys.get("flags")
     found = [_ARCH.fullmatch(each) for each in given.flags]
@@ -262,7 +261,7 @@ def _constant(node: Node, sizes: Mapping[str, int]) -> _Open:
     return NextPowerOf2(found) if power else found
 
 
-def _worked_out(value: _Open, given: GivenKernel) -> Constant:
+def _worked_out(value: _Open, given: SourceKernel) -> Constant:
     if not isinstance(value, Expression | NextPowerOf2):
         return value
     try:

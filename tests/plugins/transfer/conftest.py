@@ -26,6 +26,9 @@ from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.strategy import Transfer
 
 Arrays = dict[str, NDArray[Any]]
+Analyse = Callable[..., Analysis]
+Parse = Callable[..., Workload]
+Read = Callable[..., Graph]
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +49,7 @@ def cpu_target() -> Target:
 
 
 @pytest.fixture
-def parse(registry: Registry, strategy: Transfer, tmp_path: Path) -> Callable[..., Workload]:
+def parse(registry: Registry, strategy: Transfer, tmp_path: Path) -> Parse:
     """A workload from a catalogue name or a graph's text, and further lines of the job."""
 
     def parse(graph: str, *lines: str) -> Workload:
@@ -62,7 +65,7 @@ def parse(registry: Registry, strategy: Transfer, tmp_path: Path) -> Callable[..
 
 
 @pytest.fixture
-def analyse(parse: Callable[..., Workload], strategy: Transfer, cpu_target: Target) -> Callable[..., Analysis]:
+def analyse(parse: Parse, strategy: Transfer, cpu_target: Target) -> Analyse:
     def analyse(graph: str, *lines: str) -> Analysis:
         return strategy.analyse(parse(graph, *lines), cpu_target)
 
@@ -70,7 +73,7 @@ def analyse(parse: Callable[..., Workload], strategy: Transfer, cpu_target: Targ
 
 
 @pytest.fixture
-def graph(parse: Callable[..., Workload]) -> Callable[..., Graph]:
+def graph(parse: Parse) -> Read:
     """The graph behind a catalogue name or a text."""
 
     def graph(name: str, *lines: str) -> Graph:

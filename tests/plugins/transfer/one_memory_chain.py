@@ -29,7 +29,7 @@ def chain(memory: str) -> str:
     return _CHAIN.replace("MEMORY", memory)
 
 
-def config(**values: Any) -> Config:
+def config_with(**values: Any) -> Config:
     usual = {"grouping": "interval_stabbing", "memory": "pinned", "issue": "overlapped", "send": "message"}
     return Config.of({**usual, **values})
 

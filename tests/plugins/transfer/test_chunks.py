@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from fusiond.model.inputs.fills import initial
 from fusiond.model.language.extents import text_of
-from fusiond.model.nouns import Analysis, Config
+from fusiond.model.nouns import Config
 from fusiond.model.program import Copy, HostCall, Launch, Memory, Program, Role, Scalar, problems
-from fusiond_transfer.analysis import chunks
+from fusiond_transfer.analysis import chunks, row_lines
 from fusiond_transfer.analysis.cost import costs
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import Script, script
@@ -27,6 +27,8 @@ from fusiond_transfer.frontend import generator
 from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
+
+from .conftest import Analyse, Read
 
 Arrays = dict[str, NDArray[Any]]
 OVERLAPPED = Execution(memory="pinned", issue="overlapped", chunks=4, least_chunk_bytes=1)
@@ -201,7 +203,7 @@ kernels:
 """
 
 
-def test_rows_that_are_declared(graph: Callable[..., Graph], device: Any, tmp_path: Path) -> None:
+def test_rows_that_are_declared(graph: Read, device: Any, tmp_path: Path) -> None:
     (tmp_path / "k.cu").write_text(BLUR)
     found = graph(ROWS)
     plan = plan_of(found)
@@ -219,7 +221,7 @@ def test_rows_that_are_declared(graph: Callable[..., Graph], device: Any, tmp_pa
             np.testing.assert_allclose(out, (2 * soft + image).reshape(-1), rtol=1e-4)
 
 
-def test_other_sizes_are_cut_elsewhere(graph: Callable[..., Graph], tmp_path: Path) -> None:
+def test_other_sizes_are_cut_elsewhere(graph: Read, tmp_path: Path) -> None:
     (tmp_path / "k.cu").write_text(BLUR)
     second = program(plan_of(graph(ROWS)), OVERLAPPED, name="x").buffer("image#1")
     # As jobs that are there already have it: a Program's key is made of its formulas.
@@ -350,7 +352,7 @@ def test_the_model_chooses_chunks_where_they_pay() -> None:
 
 
 @pytest.mark.slow
-def test_the_space_has_chunks_where_something_can_be_cut(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
+def test_the_space_has_chunks_where_something_can_be_cut(analyse: Analyse, strategy: Transfer) -> None:
     analysis = analyse("fig2", "sizes: {elements: 100000}")
     space = strategy.space(analysis, {})
     names = {each.name: each.values for each in space.parameters}
@@ -370,7 +372,7 @@ def test_the_space_has_chunks_where_something_can_be_cut(analyse: Callable[..., 
     assert all(not space.problems(config) for config in seeds.values())
 
 
-def test_nothing_of_the_baseline_is_cut(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
+def test_nothing_of_the_baseline_is_cut(analyse: Analyse, strategy: Transfer) -> None:
     """What a candidate gains over separate messages it gains by its messages and its chunks."""
     analysis = analyse("fig2", "sizes: {elements: 100000}")
     for baseline in strategy.baselines(analysis):
@@ -378,3 +380,116 @@ def test_nothing_of_the_baseline_is_cut(analyse: Callable[..., Analysis], strate
             made = baseline.emit(config)
             assert not any(each.part_of for each in made.buffers)
             assert {each.memory for each in made.buffers} <= {Memory.DEVICE, Memory.PINNED, Memory.PAGEABLE}
+
+
+# --- kernels over parts of vectors ----------------------------------------------------------------------
+
+
+IN_HALVES = """\
+graph: halves
+sizes: {n: 50000}
+elements: n
+dtype: float64
+inputs: [x]
+outputs: [y, z]
+kernels:
+  - {name: low, on: device, reads: ["x[0:n // 2]"], writes: ["y[:n // 2]"], body: 2 * x}
+  - {name: high, on: host, reads: ["x[n // 2:]"], writes: ["y[n // 2:]"], body: x + 1}
+  - {name: all, on: device, reads: [y], writes: [z], body: y * y}
+"""
+FOUR_CHUNKS = Execution(memory="pinned", issue="overlapped", chunks=4, least_chunk_bytes=1)
+
+
+def plan_of_least(graph: Graph) -> Script:
+    return script(Schedules(graph).least().schedule)
+
+
+def test_halves_are_halves_of_one_line(graph: Read) -> None:
+    plan = plan_of_least(graph(IN_HALVES))
+    (line,) = row_lines.lines(plan).lines
+    assert (line.bounds, line.equal) == ((0, 25000, 50000), ())
+    found = chunks.chunks(plan, 4)
+    assert found.cells["z"].bounds == (0, 12512, 25000, 37512, 50000)
+    assert {name: (call.first, len(call.bounds) - 1) for name, call in found.calls.items()} == {
+        "low": (0, 2), "high": (2, 2), "all": (0, 4)
+    }  # fmt: skip
+    made = program(plan, FOUR_CHUNKS, name="x")
+    names = [each.name for each in made.steps]
+    assert names.index("all#0") < names.index("low#1"), "each part of the chain follows its own chunk"
+    assert simulate.faults(plan, made) == ()
+
+
+@pytest.mark.parametrize("order", ["depth_first", "breadth_first"])
+def test_a_job_has_chunks_of_parts_and_they_move_with_the_sizes(
+    order: str, analyse: Analyse, strategy: Transfer, device: Any
+) -> None:
+    analysis = analyse(IN_HALVES)
+    assert analysis.report["chunks"]["row_wise"] == ["low", "high", "all"]
+    assert analysis.report["chunks"]["counts"] == [1, 2, 4, 8, 16]
+    config = {"grouping": "interval_stabbing", "memory": "pinned", "issue": "overlapped", "send": "message",
+              "chunks": 8, "streams": "engines", "chunk_order": order}  # fmt: skip
+    if analysis.payload.offer.reordered:
+        config["order"] = "given"
+    made = strategy.emit(analysis, Config.of(config), {})
+    assert isinstance(made, Program), made
+    assert made.fixed == ()
+    assert len([each for each in made.steps if isinstance(each, Launch)]) == 12
+    for n in (50_000, 20_011):
+        there = made.at({"n": n})
+        assert problems(there) == ()
+        x = np.random.default_rng(n).uniform(-1, 1, n)
+        y = np.concatenate([2 * x[: n // 2], x[n // 2 :] + 1])
+        for seed in range(3):
+            out = device.run(there, seed=seed, inputs={"x": x})
+            np.testing.assert_array_equal(out["y"], y)
+            np.testing.assert_array_equal(out["z"], y * y)
+
+
+def test_small_pieces_are_in_one_chunk(graph: Read) -> None:
+    """Ten pieces, of which four are together as large as the others are each; they cross in one message."""
+    bounds = [0, 100, 200, 300, 400, 4400, 8400, 12400, 16400, 20400, 24400]
+    kernels = "".join(
+        f"  - {{name: k{at}, on: device, reads: ['x[{a}:{b}]'], writes: ['y[{a}:{b}]'], body: 2 * x}}\n"
+        for at, (a, b) in enumerate(itertools.pairwise(bounds))
+    )
+    text = f"graph: pieces\nelements: 24400\ndtype: float64\ninputs: [x]\noutputs: [z]\nkernels:\n{kernels}"
+    plan = plan_of_least(graph(text + "  - {name: all, on: device, reads: [y], writes: [z], body: y + 1}\n"))
+    found = chunks.chunks(plan, 6, least_bytes=1)
+    assert found.cells["z"].bounds == (0, 400, 4400, 8400, 12400, 16400, 20400, 24400)
+    made = program(plan, Execution(memory="pinned", issue="overlapped", chunks=6, least_chunk_bytes=1), name="x")
+    first = next(each for each in made.steps if isinstance(each, Copy) and each.source[0] == "x[0:100]#0")
+    assert first.source == tuple(f"x[{a}:{a + 100}]#0" for a in (0, 100, 200, 300))
+    assert simulate.faults(plan, made) == ()
+    assert chunks.chunks(plan, 64, least_bytes=1).cells["z"].bounds[:3] == (0, 300, 400), "three of them fill a chunk"
+
+
+def test_rows_that_do_not_meet_have_a_reason(analyse: Analyse) -> None:
+    text = """\
+graph: differences
+elements: 50000
+dtype: float64
+vectors: {y: {elements: 49999}, w: {elements: 49999}}
+inputs: [x]
+outputs: [w, v]
+kernels:
+  - {name: next, on: device, reads: ["x[:49999]", "x[1:]"], writes: [y]}
+  - {name: twice, on: device, reads: [y], writes: [w], body: 2 * y}
+  - {name: shift, on: device, reads: ["x[1:]", y], writes: ["v[:49999]"], body: x + y}
+  - {name: last, on: device, reads: ["x[49999:]"], writes: ["v[49999:]"], body: x}
+"""
+    report = analyse(text).report["chunks"]
+    assert report["row_wise"] == ["next", "twice", "shift", "last"][1:3]
+    assert report["not_row_wise"] == {
+        "next": "its rows of x lie 1 apart from those of itself", "last": "v[49999:50000] has one element"
+    }  # fmt: skip
+    shifted = text.replace('"x[1:]", y]', '"x[1:]", "x2[:49999]"]').replace("x + y", "x + x2")
+    shifted = shifted.replace("inputs: [x]", "inputs: [x, x2]")
+    shifted += "  - {name: same, on: device, reads: [x, x2], writes: [u], body: x + x2}\n"
+    report = analyse(shifted.replace("[w, v]", "[w, v, u]")).report["chunks"]
+    assert report["not_row_wise"]["same"] == "its rows of x2 lie 1 apart from those of shift"
+
+
+def test_lengths_that_are_equal_by_chance_stay(graph: Read) -> None:
+    """Where `all` has as many rows as x has elements at this size only, chunks are for this size only."""
+    text = IN_HALVES.replace("sizes: {n: 50000}", "sizes: {n: 50000, m: 25000}").replace("x[n // 2:]", "x[m:]")
+    assert program(plan_of_least(graph(text)), FOUR_CHUNKS, name="x").fixed == ("m", "n")

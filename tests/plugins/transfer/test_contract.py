@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,9 @@ from fusiond.requests.registry import Registry
 from fusiond.testing.strategies import StrategyContract
 from fusiond_transfer import plugin, space
 from fusiond_transfer.strategy import Transfer
+
+from .conftest import Analyse
+from .one_memory_chain import config_with
 
 TEXTS = (
     "graph: fig2\nsizes: {elements: 257}",
@@ -138,7 +140,7 @@ LARGE = pytest.param("graph: random24\nallocations: counted", marks=pytest.mark.
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [*TEXTS, LARGE, "graph: chain"])
 @pytest.mark.sampled(6)
-def test_every_candidate_has_a_separate_baseline_of_its_kind(text: str, analyse: Callable[..., Analysis]) -> None:
+def test_every_candidate_has_a_separate_baseline_of_its_kind(text: str, analyse: Analyse) -> None:
     """Pinned against pageable, or allocations counted on one side only, would be worth more than any fusion."""
     name, *lines = text.splitlines()
     strategy = Transfer()
@@ -170,23 +172,14 @@ def test_every_allocation_that_is_offered_has_its_baseline() -> None:
         assert found == wanted
 
 
-def test_a_group_has_neighbours_or_a_batch(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
+def test_a_group_has_neighbours_or_a_batch(analyse: Analyse, strategy: Transfer) -> None:
     analysis = analyse("fig2", "allocations: counted")
-    wrong = Config.of(
-        {
-            "grouping": "interval_stabbing",
-            "send": "message",
-            "memory": "pageable",
-            "allocation": "each",
-            "issue": "one_stream",
-        }
-    )
-    refused = strategy.emit(analysis, wrong, {})
+    refused = strategy.emit(analysis, config_with(memory="pageable", allocation="each", issue="one_stream"), {})
     assert isinstance(refused, Rejection)
     assert refused.rule == "not_in_space"
 
 
-def test_a_graph_of_cuda_needs_pinned_memory(analyse: Callable[..., Analysis], strategy: Transfer) -> None:
+def test_a_graph_of_cuda_needs_pinned_memory(analyse: Analyse, strategy: Transfer) -> None:
     analysis = analyse("horner")
     points = list(strategy.space(analysis, {}).points())
     graphs = [each for each in points if each["issue"] == "graph"]
@@ -223,17 +216,13 @@ def programs(strategy: Transfer, analysis: Analysis) -> list[Program]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fig2", "chain", "in_tree", "out_tree", "horner", "cholesky", "matmul", "cg"])
-def test_all_sizes_of_the_catalogues_graphs_are_free(
-    strategy: Transfer, analyse: Callable[..., Analysis], name: str
-) -> None:
+def test_all_sizes_of_the_catalogues_graphs_are_free(strategy: Transfer, analyse: Analyse, name: str) -> None:
     for program in programs(strategy, analyse(name)):
         assert program.sizes
         assert program.fixed == ()
 
 
-def test_equal_lengths_of_two_names_are_fixed_and_the_others_free(
-    strategy: Transfer, analyse: Callable[..., Analysis]
-) -> None:
+def test_equal_lengths_of_two_names_are_fixed_and_the_others_free(strategy: Transfer, analyse: Analyse) -> None:
     """`a + b` is one loop over both, as long as n and same are equal."""
     for program in programs(strategy, analyse("./mixed.yaml")):
         assert program.fixed == ("n", "same")
@@ -255,7 +244,7 @@ def test_equal_lengths_of_two_names_are_fixed_and_the_others_free(
     ],
 )
 def test_what_fixes_a_size(
-    strategy: Transfer, analyse: Callable[..., Analysis], tmp_path: Path, old: str, new: str, fixed: tuple[str] | None
+    strategy: Transfer, analyse: Analyse, tmp_path: Path, old: str, new: str, fixed: tuple[str] | None
 ) -> None:
     (tmp_path / "mixed.yaml").write_text(MIXED.replace(old, new))
     if fixed is None:
@@ -265,9 +254,7 @@ def test_what_fixes_a_size(
     assert {program.fixed for program in programs(strategy, analyse("./mixed.yaml"))} == {fixed}
 
 
-def test_iterations_and_what_is_carried_fix_sizes(
-    strategy: Transfer, analyse: Callable[..., Analysis], tmp_path: Path
-) -> None:
+def test_iterations_and_what_is_carried_fix_sizes(strategy: Transfer, analyse: Analyse, tmp_path: Path) -> None:
     text = """\
 graph: loop
 sizes: {n: 64, same: 64, m: 10, times: 3}
@@ -285,7 +272,7 @@ kernels:
     assert {each.fixed for each in programs(strategy, analyse("./loop.yaml"))} == {("n", "same", "times")}
 
 
-def test_offsets_stay_short(strategy: Transfer, analyse: Callable[..., Analysis]) -> None:
+def test_offsets_stay_short(strategy: Transfer, analyse: Analyse) -> None:
     """Of many vectors behind each other too."""
     for program in programs(strategy, analyse("out_tree")):
         for each in program.buffers:

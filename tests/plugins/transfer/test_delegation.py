@@ -32,6 +32,8 @@ from fusiond_transfer import delegation
 from fusiond_transfer.frontend.graph import Graph, GraphKernel
 from fusiond_transfer.strategy import Transfer
 
+from .conftest import Analyse
+
 JOB = Path(__file__).parents[3] / "configs" / "jobs" / "transfer-image.yaml"
 PLUGINS = {
     "hfuse": fusiond_hfuse.plugin,
@@ -55,7 +57,7 @@ def all_of_them() -> Registry:
 
 
 @pytest.fixture
-def analysed(all_of_them: Registry, cpu_target: Target) -> Callable[..., Analysis]:
+def analysed(all_of_them: Registry, cpu_target: Target) -> Analyse:
     def analysed(path: Path | str = JOB, text: str | None = None, registry: Registry = all_of_them) -> Analysis:
         (job,) = jobs.read(path, text)
         prepared = prepare(registry, job)
@@ -120,7 +122,7 @@ def launches(program: Program) -> list[str]:
 
 
 @pytest.mark.slow
-def test_two_strategies_in_one_program(analysed: Callable[..., Analysis], device: Any) -> None:
+def test_two_strategies_in_one_program(analysed: Analyse, device: Any) -> None:
     """mincut's chain and hfuse's pair, overlapped: copies late, early and in any order that the plan allows."""
     analysis = analysed()
     program = emitted(analysis, delegation.EVERYTHING)
@@ -131,7 +133,7 @@ def test_two_strategies_in_one_program(analysed: Callable[..., Analysis], device
     same_as_numpy(device, emitted(analysis, delegation.EVERYTHING, grouping="separate", when="early", send=None))
 
 
-def test_answers_decide_and_every_strategy_has_its_share(analysed: Callable[..., Analysis], device: Any) -> None:
+def test_answers_decide_and_every_strategy_has_its_share(analysed: Analyse, device: Any) -> None:
     analysis = analysed()
     strategy = Transfer()
     saves = {"sharpen": 7.0, "find_edges + count": 0.0, "detail + count": 5.0, "smooth + find_edges": 2.0}
@@ -154,9 +156,7 @@ def test_answers_decide_and_every_strategy_has_its_share(analysed: Callable[...,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "order"), [("fig2", None), ("matmul", "given"), ("matmul", "reordered")])
-def test_graphs_of_the_catalogue(
-    analysed: Callable[..., Analysis], device: Any, tmp_path: Path, name: str, order: str | None
-) -> None:
+def test_graphs_of_the_catalogue(analysed: Analyse, device: Any, tmp_path: Path, name: str, order: str | None) -> None:
     """Kernels that hash all that they read, and sources: as with every kernel apart, which other tests hold to NumPy
     and to the graph itself."""
     analysis = analysed(tmp_path / "job.yaml", f"strategy: transfer\ngraph: {name}\ntogether: true\n")
@@ -169,7 +169,7 @@ def test_graphs_of_the_catalogue(
 
 
 @pytest.mark.parametrize(("width", "height"), [(37, 11), (1, 1), (130, 3)])
-def test_awkward_sizes(analysed: Callable[..., Analysis], device: Any, width: int, height: int) -> None:
+def test_awkward_sizes(analysed: Analyse, device: Any, width: int, height: int) -> None:
     text = JOB.read_text() + f"sizes: {{width: {width}, height: {height}}}\n"
     program = emitted(analysed(JOB, text), delegation.EVERYTHING)
     assert len(launches(program)) == 2
@@ -177,7 +177,7 @@ def test_awkward_sizes(analysed: Callable[..., Analysis], device: Any, width: in
 
 
 @pytest.mark.parametrize("label", ["everything", "hfuse"])
-def test_a_composition_can_be_moved_to_odd_sizes(analysed: Callable[..., Analysis], device: Any, label: str) -> None:
+def test_a_composition_can_be_moved_to_odd_sizes(analysed: Analyse, device: Any, label: str) -> None:
     """As finals do: the numbers of others' launches follow from the graph's sizes, in pairs and in regions."""
     analysis = analysed()
     odd = Transfer().odd_sizes(analysis.workload)
@@ -188,7 +188,7 @@ def test_a_composition_can_be_moved_to_odd_sizes(analysed: Callable[..., Analysi
         same_as_numpy(device, program.at(sizes), 1, (sizes["height"], sizes["width"]))
 
 
-def test_what_holds_at_one_size_only_is_fixed(analysed: Callable[..., Analysis], device: Any, tmp_path: Path) -> None:
+def test_what_holds_at_one_size_only_is_fixed(analysed: Analyse, device: Any, tmp_path: Path) -> None:
     """A module for 640 elements, in a graph of n: it can be no other n."""
     text = CHAIN_OF_FLOATS.replace("elements: 640\n", "sizes: {n: 640}\nelements: n\n", 1)
     (tmp_path / "graph.yaml").write_text(text)
@@ -198,7 +198,7 @@ def test_what_holds_at_one_size_only_is_fixed(analysed: Callable[..., Analysis],
     assert emitted(analysis, delegation.APART).fixed == ()
 
 
-def test_a_fused_launch_on_mapped_memory(analysed: Callable[..., Analysis], device: Any, tmp_path: Path) -> None:
+def test_a_fused_launch_on_mapped_memory(analysed: Analyse, device: Any, tmp_path: Path) -> None:
     """What no message carries: the launch is handed the host's own buffers."""
     text = (JOB.parent / "image" / "graph.yaml").read_text()
     text = text.replace("  histogram: {elements: bins}\n", "  histogram: {elements: bins}\n  photo: {memory: mapped}\n")
@@ -213,7 +213,7 @@ def test_a_fused_launch_on_mapped_memory(analysed: Callable[..., Analysis], devi
         same_as_numpy(device, program, seed)
 
 
-def test_parts_are_ordinary_jobs(analysed: Callable[..., Analysis], all_of_them: Registry) -> None:
+def test_parts_are_ordinary_jobs(analysed: Analyse, all_of_them: Registry) -> None:
     """Also where no file of theirs is on the disk."""
     analysis = analysed()
     parts = Transfer().parts(analysis)
@@ -227,7 +227,7 @@ def test_parts_are_ordinary_jobs(analysed: Callable[..., Analysis], all_of_them:
     assert {each.strategy for each in parts} == {"hfuse", "mincut"}
 
 
-def test_a_strategy_that_is_missing_leaves_its_kernels_apart(analysed: Callable[..., Analysis], device: Any) -> None:
+def test_a_strategy_that_is_missing_leaves_its_kernels_apart(analysed: Analyse, device: Any) -> None:
     alone = analysed(registry=registry_of("transfer"))
     assert not alone.payload.other_strategies.offered
     said = Transfer().describe(alone)
@@ -241,7 +241,7 @@ def test_a_strategy_that_is_missing_leaves_its_kernels_apart(analysed: Callable[
 
 
 def test_an_answer_that_fits_nowhere_is_left_out(
-    analysed: Callable[..., Analysis], device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    analysed: Analyse, device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another one takes its kernels; where none can, the config says why."""
     known = analysed().payload.other_strategies
@@ -297,10 +297,7 @@ MUTANTS = (forgets_a_read, forgets_a_write, exchanges_what_it_is_handed, reads_a
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.__name__)
 def test_a_composition_that_is_wrong_is_seen(
-    analysed: Callable[..., Analysis],
-    device: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    mutant: Callable[[dict[str, GraphKernel]], None],
+    analysed: Analyse, device: Any, monkeypatch: pytest.MonkeyPatch, mutant: Callable[[dict[str, GraphKernel]], None]
 ) -> None:
     """Broken on purpose: no Program can be made of it, or its results are not NumPy's in some order that is allowed."""
     as_it_is = delegation.composed
@@ -338,9 +335,7 @@ kernels:
 
 
 @pytest.mark.slow
-def test_a_fused_node_that_would_close_a_cycle_is_refused(
-    analysed: Callable[..., Analysis], device: Any, tmp_path: Path
-) -> None:
+def test_a_fused_node_that_would_close_a_cycle_is_refused(analysed: Analyse, device: Any, tmp_path: Path) -> None:
     """a before d, c before b: each of a + b and c + d is offered; never both are taken."""
     (tmp_path / "graph.yaml").write_text(CHAINS)
     analysis = analysed(tmp_path / "job.yaml", "strategy: transfer\ngraph: ./graph.yaml\ntogether: true\n")
@@ -371,9 +366,7 @@ regions:
         ("x: x", "q: q", "u is needed outside of it"),
     ],
 )
-def test_regions_that_cannot_be_one(
-    analysed: Callable[..., Analysis], tmp_path: Path, reads: str, writes: str, why: str
-) -> None:
+def test_regions_that_cannot_be_one(analysed: Analyse, tmp_path: Path, reads: str, writes: str, why: str) -> None:
     text = CHAINS + "  - {name: h, on: host, reads: [u], writes: [h], body: u + 1}\n"
     text = text.replace("outputs: [p, q]", "outputs: [p, q, h]")
     (tmp_path / "graph.yaml").write_text(text + REGION.replace("READS", reads).replace("WRITES", writes))
@@ -435,7 +428,7 @@ def repeated_by_numpy(x: Any, y: Any) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [8000, 6000])
 def test_in_place_with_placed_inputs_and_under_a_limit(
-    analysed: Callable[..., Analysis], device: Any, tmp_path: Path, limit: int
+    analysed: Analyse, device: Any, tmp_path: Path, limit: int
 ) -> None:
     """c overwrites what nobody else reads, f what d and a read: those are no pair. Under 6000 bytes, what three or four
     vectors need at once evicts others or does not fit."""
@@ -462,9 +455,7 @@ def test_in_place_with_placed_inputs_and_under_a_limit(
     assert made == len(known.offered) if limit != 6000 else made >= 4
 
 
-def test_a_fused_launch_that_a_limit_does_not_hold_is_refused(
-    analysed: Callable[..., Analysis], tmp_path: Path
-) -> None:
+def test_a_fused_launch_that_a_limit_does_not_hold_is_refused(analysed: Analyse, tmp_path: Path) -> None:
     analysis = analysed(*text_of_a_job(tmp_path, CHAINS, "limits: {device_bytes: 4096}"))
     config = Config.of({**PLAIN, "together": "everything", "allocation": "group"})
     refused = Transfer().emit(analysis, config, {})
@@ -475,7 +466,7 @@ def test_a_fused_launch_that_a_limit_does_not_hold_is_refused(
 
 
 @pytest.mark.slow
-def test_pairs_in_the_body_of_a_loop(analysed: Callable[..., Analysis], device: Any, tmp_path: Path) -> None:
+def test_pairs_in_the_body_of_a_loop(analysed: Analyse, device: Any, tmp_path: Path) -> None:
     analysis = analysed(*text_of_a_job(tmp_path, REPEATED))
     pairs = {each.kernels for each in analysis.payload.other_strategies.offered}
     assert pairs == {("a", "b"), ("b", "c"), ("c", "d"), ("a", "d")}
@@ -502,9 +493,7 @@ def test_pairs_in_the_body_of_a_loop(analysed: Callable[..., Analysis], device: 
          "{pipeline: ./doc.yaml, reads: {x: x, y: y}, writes: {k: k}}", "x2 is needed outside of it"),
     ],
 )  # fmt: skip
-def test_regions_in_place_and_in_loops(
-    analysed: Callable[..., Analysis], tmp_path: Path, graph: str, region: str, why: str
-) -> None:
+def test_regions_in_place_and_in_loops(analysed: Analyse, tmp_path: Path, graph: str, region: str, why: str) -> None:
     (tmp_path / "doc.yaml").write_text("pipeline: doc\n")
     graph = graph.replace("outputs: [p, q, r]", "outputs: [q, r, s]") if "[s]" in graph else graph
     analysis = analysed(*text_of_a_job(tmp_path, f"{graph}regions:\n  - {region}\n"), registry=registry_of("transfer"))
@@ -548,7 +537,7 @@ regions:
 """
 
 
-def test_a_module_as_one_node(analysed: Callable[..., Analysis], device: Any, tmp_path: Path) -> None:
+def test_a_module_as_one_node(analysed: Analyse, device: Any, tmp_path: Path) -> None:
     """HLO, by the strategy that stitches it."""
     (tmp_path / "graph.yaml").write_text(CHAIN_OF_FLOATS)
     (tmp_path / "roots.hlo").write_text(ROOTS)
@@ -574,9 +563,7 @@ def test_a_module_as_one_node(analysed: Callable[..., Analysis], device: Any, tm
         ("{module: ./b.hlo, reads: {in_0: x}, writes: {out_0: roots}}", "there is no file"),
     ],
 )
-def test_regions_that_say_nothing_sensible(
-    analysed: Callable[..., Analysis], tmp_path: Path, region: str, message: str
-) -> None:
+def test_regions_that_say_nothing_sensible(analysed: Analyse, tmp_path: Path, region: str, message: str) -> None:
     text, line = CHAIN_OF_FLOATS.partition("  - {module")[0], CHAIN_OF_FLOATS.count("\n")
     (tmp_path / "graph.yaml").write_text(f"{text}  - {region}\n")
     for name in ("a.hlo", "roots.hlo"):
@@ -617,3 +604,67 @@ def test_the_example_is_tuned_whole(tmp_path: Path, all_of_them: Registry, monke
     composed = [each for each in trials if each.config.get("together", "apart") != "apart"]
     assert composed
     assert {each.outcome.value for each in composed} == {"measured"}
+
+
+# --- kernels over parts of vectors ----------------------------------------------------------------------
+
+
+OF_PARTS = """
+graph: roots
+sizes: {n: 640}
+elements: 2 * n
+dtype: float32
+inputs: [x]
+outputs: [roots, total]
+vectors: {squares: {elements: n}, above: {elements: n}, total: {elements: 1}}
+kernels:
+  - {name: square, on: device, reads: ["x[:n]"], writes: [squares], body: x * x}
+  - {name: add, on: device, reads: [squares], writes: [above], body: squares + 1}
+  - {name: root, on: device, reads: [above], writes: ["roots[:n]"], body: sqrt(above)}
+  - {name: twice, on: device, reads: ["x[n:]"], writes: ["roots[n:]"], body: 2 * x}
+  - {name: sum, on: host, reads: [roots], writes: [total], body: sum(roots)}
+regions:
+  - {module: ./roots.hlo, reads: {in_0: "x[:n]"}, writes: {out_0: "roots[:n]"}}
+"""
+JOB_TEXT = "strategy: transfer\ngraph: ./graph.yaml\ntogether: true\n"
+
+
+@pytest.fixture
+def analysis(analysed: Analyse, tmp_path: Path) -> Analysis:
+    (tmp_path / "graph.yaml").write_text(OF_PARTS)
+    (tmp_path / "roots.hlo").write_text(ROOTS)
+    return analysed(tmp_path / "job.yaml", JOB_TEXT)
+
+
+def parts_are_numpys(device: Any, program: Any) -> None:
+    x = np.random.default_rng(0).normal(size=1280).astype(np.float32)
+    roots = np.concatenate([np.sqrt(x[:640].astype(np.float64) ** 2 + 1), 2.0 * x[640:]])
+    for seed in range(3):
+        found = device.run(program, seed=seed, inputs={"x": x})
+        np.testing.assert_allclose(found["roots"], roots, rtol=1e-6)
+        np.testing.assert_allclose(found["total"], roots.sum(), rtol=1e-4)
+
+
+def test_a_region_over_a_part(analysis: Analysis, device: Any) -> None:
+    program = emitted(analysis, delegation.EVERYTHING)
+    assert launches(program) == ["square+add+root", "twice"]
+    assert program.fixed == ("n",)
+    parts_are_numpys(device, program)
+
+
+def test_a_pair_over_parts_of_one_vector(analysis: Analysis, device: Any) -> None:
+    """Both halves of the result in one launch, and squares and above apart."""
+    answers = answered(analysis, {"root + twice": 5.0})
+    assert answers
+    program = emitted(analysis, "hfuse", answers)
+    assert "root+twice" in launches(program)
+    parts_are_numpys(device, program)
+    assert emitted(analysis, delegation.APART).fixed == ()
+
+
+def test_a_part_that_begins_at_an_odd_byte_stays_apart(analysed: Analyse, tmp_path: Path) -> None:
+    text = OF_PARTS.replace("x[:n]", "x[1:n + 1]").replace("x[n:]", "x[n - 1:2 * n - 1]")
+    (tmp_path / "graph.yaml").write_text(text)
+    (tmp_path / "roots.hlo").write_text(ROOTS)
+    known = analysed(tmp_path / "job.yaml", JOB_TEXT).payload.other_strategies
+    assert dict(known.refused)["roots"] == "x[1:641] begins at byte 4; its strategy counts on 256s"

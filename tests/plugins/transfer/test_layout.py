@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -18,6 +18,8 @@ from fusiond_transfer.codegen import simulate
 from fusiond_transfer.codegen.emit import Execution, program
 from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
+
+from .conftest import Read
 
 
 def messages(order: Sequence[str], groups: Sequence[Sequence[str]]) -> int:
@@ -196,7 +198,7 @@ def test_a_gap_is_copied_only_where_that_is_worth_it() -> None:
     assert [each.vectors for each in found.messages if each.up] == [("a",), ("c",)]
 
 
-def test_neighbours_of_the_catalogue_matrix(graph: Callable[..., Graph]) -> None:
+def test_neighbours_of_the_catalogue_matrix(graph: Read) -> None:
     """The paper's matrix product with the quarters of each operand side by side: as many messages as without."""
     plain = graph("matmul")
     wanted = tuple(tuple(f"{letter}{i}{j}" for i in (0, 1) for j in (0, 1)) for letter in "AB")

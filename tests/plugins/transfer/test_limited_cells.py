@@ -6,14 +6,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fusiond.model.errors import RequestError
-from fusiond.model.nouns import Analysis, Rejection
+from fusiond.model.nouns import Rejection
 from fusiond.model.program import Program, problems
 from fusiond_transfer.analysis import eviction, intervals, limited_cells
 from fusiond_transfer.analysis.cells import Evict
@@ -25,6 +25,8 @@ from fusiond_transfer.codegen.emit import Execution, program
 from fusiond_transfer.frontend.graph import Graph, GraphKernel, Text
 from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
+
+from .conftest import Analyse
 
 CODE = {
     "device": """\
@@ -203,7 +205,7 @@ def test_evictions_of_cells_are_the_fewest_on_a_thousand_graphs(block: int) -> N
     assert costly >= 5, "a limit hardly ever costs a transfer: is it looked at?"
 
 
-def partitions(numbers: list[int]) -> Iterator[list[tuple[int, ...]]]:
+def partitions(numbers: Sequence[int]) -> Iterator[list[tuple[int, ...]]]:
     if not numbers:
         yield []
         return
@@ -225,7 +227,7 @@ def test_no_division_of_a_small_graph_that_fits_has_fewer_messages() -> None:
         if not 4 <= len(found.crossings) <= 6:
             continue
         fewest = 10**9
-        for division in partitions(list(range(len(found.crossings)))):
+        for division in partitions(range(len(found.crossings))):
             groups = [at_best_slot(found.crossings, each) for each in division]
             members = [[found.crossings[number] for number in each] for each in division]
             if any(len(each) > 1 and {one.vector for one in each} & found._alone() for each in members):
@@ -298,9 +300,7 @@ def turned() -> KernelGraph:
     return graph
 
 
-def test_what_leaves_is_a_cell_and_what_comes_again_is_what_is_in_it(
-    analyse: Callable[..., Analysis], strategy: Transfer
-) -> None:
+def test_what_leaves_is_a_cell_and_what_comes_again_is_what_is_in_it(analyse: Analyse, strategy: Transfer) -> None:
     assert check(turned().build(), 12288) == 0
     assert check(turned().build(), 8192) == 2
     analysis = analyse(turned().yaml(), "limits: {device_bytes: 8192}")

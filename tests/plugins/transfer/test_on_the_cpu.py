@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fusiond.devices.base import ExecutionError
 from fusiond.model.inputs.fills import initial
-from fusiond.model.nouns import Analysis, Config
+from fusiond.model.nouns import Analysis
 from fusiond.model.program import Copy, Program, Role
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import script
@@ -25,6 +25,9 @@ from fusiond_transfer.frontend.generator import Shape
 from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
+
+from .conftest import Analyse, Read
+from .one_memory_chain import config_with
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -47,8 +50,6 @@ def ways_of(graph: Graph) -> list[tuple[str, Program]]:
         wanted += [
             ("min_residency", Execution(allocation="group", issue="overlapped")),
             ("separate", Execution(allocation="each")),
-        ]
-        wanted += [
             ("interval_stabbing", Execution(allocation="pooled", issue="overlapped")),
             ("interval_stabbing", Execution(allocation="one")),
         ]
@@ -74,7 +75,7 @@ def check(graph: Graph, device: Any, oracle: Callable[[Arrays], Mapping[str, NDA
 # --- graphs that compute something known ----------------------------------------------------------------
 
 
-def test_horner_is_the_polynomial(graph: Callable[..., Graph], device: Any) -> None:
+def test_horner_is_the_polynomial(graph: Read, device: Any) -> None:
     def oracle(data: Arrays) -> Arrays:
         found = data["a10"].copy()
         for degree in range(9, -1, -1):
@@ -84,7 +85,7 @@ def test_horner_is_the_polynomial(graph: Callable[..., Graph], device: Any) -> N
     check(graph("horner", "sizes: {elements: 300}"), device, oracle)
 
 
-def test_the_matrix_product_in_blocks(graph: Callable[..., Graph], device: Any) -> None:
+def test_the_matrix_product_in_blocks(graph: Read, device: Any) -> None:
     n = 13
 
     def oracle(data: Arrays) -> Arrays:
@@ -100,7 +101,7 @@ def test_the_matrix_product_in_blocks(graph: Callable[..., Graph], device: Any) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cholesky", pytest.param("cholesky_host_syrk", marks=pytest.mark.slow)])
-def test_cholesky_in_blocks(name: str, graph: Callable[..., Graph], device: Any) -> None:
+def test_cholesky_in_blocks(name: str, graph: Read, device: Any) -> None:
     n = 7
 
     def oracle(data: Arrays) -> Arrays:
@@ -138,12 +139,12 @@ def cg_steps(data: Arrays, side: int, steps: int) -> Arrays:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "steps"), [("cg", 4), ("cg_step", 1)])
-def test_conjugate_gradient(name: str, steps: int, graph: Callable[..., Graph], device: Any) -> None:
+def test_conjugate_gradient(name: str, steps: int, graph: Read, device: Any) -> None:
     side = 6
     check(graph(name, f"sizes: {{side: {side}}}"), device, lambda data: cg_steps(data, side, steps), rtol=1e-9)
 
 
-def test_conjugate_gradient_solves_the_system(graph: Callable[..., Graph], device: Any) -> None:
+def test_conjugate_gradient_solves_the_system(graph: Read, device: Any) -> None:
     """As many iterations as it takes: SciPy's solution."""
     side = 5
     loop = dataclasses.replace(graph("cg", f"sizes: {{side: {side}}}"), iterations=25)
@@ -211,7 +212,7 @@ def plain_run(graph: Graph, data: Arrays) -> Arrays:
     return {name: values[name] for name in graph.outputs}
 
 
-def test_figure_2_computes_its_hashes(graph: Callable[..., Graph], device: Any) -> None:
+def test_figure_2_computes_its_hashes(graph: Read, device: Any) -> None:
     found = graph("fig2", "sizes: {elements: 301}")
     check(found, device, lambda data: plain_run(found, data))
 
@@ -244,44 +245,45 @@ def test_random_graphs_compute_what_numpy_does(device: Any) -> None:
 # --- the whole space, and mutants -----------------------------------------------------------------------
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.slow
-@pytest.mark.parametrize("text", ["fig2\nallocations: counted", "cg", "horner", "matmul", "random24"])
-def test_every_point_of_a_space_gives_the_outputs_of_its_baseline(
-    text: str, analyse: Callable[..., Analysis], strategy: Transfer, device: Any
-) -> None:
-    name, *lines = text.splitlines()
-    sizes = {"cg": "{side: 4}", "matmul": "{n: 6}"}.get(name, "{elements: 65}")
-    analysis = analyse(name, f"sizes: {sizes}", *lines)
+def gives_what_its_baseline_gives(strategy: Transfer, analysis: Analysis, device: Any) -> None:
+    """Every point of the space."""
     baseline = strategy.baselines(analysis)[0]
     plain = device.run(baseline.emit(next(baseline.space.points())), seed=0)
     done: set[str] = set()
-    for number, config in enumerate(strategy.space(analysis, {}).points()):
-        made = strategy.emit(analysis, config, {})
-        assert isinstance(made, Program), config
+    for number, point in enumerate(strategy.space(analysis, {}).points()):
+        made = strategy.emit(analysis, point, {})
+        assert isinstance(made, Program), point
         if made.key in done:
             continue
         done.add(made.key)
         found = device.run(made, seed=number % 3, kind=number % 2)  # late, early, random copies, all on data 0
         for output, values in plain.items():
-            np.testing.assert_array_equal(found[output], values, err_msg=f"{config} {output}")
+            np.testing.assert_array_equal(found[output], values, err_msg=f"{point} {output}")
+    assert done
 
 
-def test_mutants_are_killed_on_the_device(graph: Callable[..., Graph], device: Any) -> None:
+@pytest.mark.sampled(4)
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["fig2\nallocations: counted", "cg", "horner", "matmul", "random24"])
+def test_every_point_of_a_space_gives_the_outputs_of_its_baseline(
+    text: str, analyse: Analyse, strategy: Transfer, device: Any
+) -> None:
+    name, *lines = text.splitlines()
+    sizes = {"cg": "{side: 4}", "matmul": "{n: 6}"}.get(name, "{elements: 65}")
+    analysis = analyse(name, f"sizes: {sizes}", *lines)
+    gives_what_its_baseline_gives(strategy, analysis, device)
+
+
+def test_mutants_are_killed_on_the_device(graph: Read, device: Any) -> None:
     """A message that is missing, a wait that is missing, neighbours swapped: wrong outputs, whatever the data."""
     plan = script(Schedules(graph("fig2", "sizes: {elements: 301}")).grouping("interval_stabbing"))
     made = program(plan, Execution(issue="overlapped"), name="x")
     right = [device.run(made, seed=seed, kind=seed % 2) for seed in range(3)]
     mutants = []
     for at, step_ in enumerate(made.steps):
-        if isinstance(step_, Copy):
-            rest = (
-                dataclasses.replace(step_, source=step_.source[1:], target=step_.target[1:])
-                if step_.source[1:]
-                else None
-            )
-            if rest is not None:
-                mutants.append((f"{step_.name}: the first vector is left out", at, rest))
+        if isinstance(step_, Copy) and step_.source[1:]:
+            rest = dataclasses.replace(step_, source=step_.source[1:], target=step_.target[1:])
+            mutants.append((f"{step_.name}: the first vector is left out", at, rest))
         if step_.after:
             mutants.append((f"{step_.name}: waits for nothing", at, dataclasses.replace(step_, after=())))
     assert len(mutants) >= 8
@@ -294,7 +296,7 @@ def test_mutants_are_killed_on_the_device(graph: Callable[..., Graph], device: A
         assert not same, f"alive: {name}"
 
 
-def test_what_is_freed_too_early_is_a_crash_on_the_device(graph: Callable[..., Graph], device: Any) -> None:
+def test_what_is_freed_too_early_is_a_crash_on_the_device(graph: Read, device: Any) -> None:
     plan = script(Schedules(graph("fig2", "sizes: {elements: 301}")).grouping("min_residency"))
     made = program(plan, Execution(allocation="group"), name="x")
     free = next(index for index, step in enumerate(made.steps) if step.name.startswith("free_"))
@@ -304,15 +306,91 @@ def test_what_is_freed_too_early_is_a_crash_on_the_device(graph: Callable[..., G
         device.run(dataclasses.replace(made, steps=tuple(steps)))
 
 
-def test_odd_sizes_and_single_elements(analyse: Callable[..., Analysis], strategy: Transfer, device: Any) -> None:
+def test_odd_sizes_and_single_elements(analyse: Analyse, strategy: Transfer, device: Any) -> None:
     for elements in (1, 2, 255, 257):
         analysis = analyse("fig2", f"sizes: {{elements: {elements}}}")
-        config = Config.of(
-            {"grouping": "interval_stabbing", "send": "message", "memory": "pageable", "issue": "overlapped"}
-        )
-        made = strategy.emit(analysis, config, {})
+        made = strategy.emit(analysis, config_with(memory="pageable"), {})
         assert isinstance(made, Program)
         graph = analysis.payload.asked.graph
         found = device.run(made, seed=2)
         for name, values in plain_run(graph, given(made, 0)).items():
             np.testing.assert_array_equal(found[name], values)
+
+
+# --- the smallest and oddest graphs ---------------------------------------------------------------------
+
+
+GRAPHS = {
+    "all on the host": "inputs: [a]\noutputs: [b]\nkernels: [{name: k, on: host, reads: [a], writes: [b]}]",
+    "nothing is read": "inputs: []\noutputs: [b]\nkernels: [{name: k, on: device, writes: [b]}]",
+    "an unused input": "inputs: [a, z]\noutputs: [b]\nkernels: [{name: k, on: device, reads: [a], writes: [b]}]",
+    "an output that nobody wants": (
+        "inputs: [a]\noutputs: [b]\nkernels: [{name: k, on: device, reads: [a], writes: [b, c]}]"
+    ),
+    "a vector read twice": (
+        "inputs: [a]\noutputs: [b]\nkernels: [{name: k, on: device, reads: [a, a], writes: [b], body: a * a}]"
+    ),
+    **{
+        f"a {side} loop": "inputs: [a]\noutputs: [b]\nloop: true\ncarried: {a: b}\n"
+        f"kernels: [{{name: k, on: {side}, reads: [a], writes: [b]}}]"
+        for side in ("device", "host")
+    },
+    "all is placed": (
+        "inputs: [a]\nplaced: [a]\noutputs: [b]\nkernels: [{name: k, on: device, reads: [a], writes: [b]}]"
+    ),
+}
+
+
+SLOW = ("an output that nobody wants", "nothing is read", "a host loop", "a vector read twice")
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in GRAPHS])
+def test_every_point_of_its_space_is_right(name: str, analyse: Analyse, strategy: Transfer, device: Any) -> None:
+    analysis = analyse(f"graph: edge\nsizes: {{elements: 7}}\n{GRAPHS[name]}\n")
+    assert strategy.describe(analysis)
+    assert analysis.report["optimal"]
+    gives_what_its_baseline_gives(strategy, analysis, device)
+    assert strategy.probes(analysis)
+
+
+CLASHES = {
+    "vectors called like allocations": (
+        "inputs: [host, a, streams]\noutputs: [arena0, d]\nkernels:\n"
+        "  - {name: k, on: device, reads: [host, a], writes: [b]}\n"
+        "  - {name: m, on: host, reads: [b, streams], writes: [c]}\n"
+        "  - {name: n, on: device, reads: [c], writes: [arena0]}\n"
+        "  - {name: o, on: host, reads: [streams], writes: [d]}"
+    ),
+    "an array beside the arena of the host": (
+        "inputs: [a, host]\noutputs: [c, e]\nkernels:\n"
+        "  - {name: k, on: device, reads: [a], writes: [c]}\n"
+        "  - {name: m, on: host, reads: [host], writes: [e]}"
+    ),
+    "kernels called like copies": (
+        "inputs: [a]\noutputs: [c]\nkernels:\n"
+        "  - {name: down_up_k, on: device, reads: [a], writes: [b]}\n"
+        "  - {name: up_k, on: host, reads: [b], writes: [d]}\n"
+        "  - {name: k, on: device, reads: [d], writes: [c]}"
+    ),
+    "kernels called like what is given and taken": (
+        "inputs: [a]\noutputs: [c]\nkernels:\n"
+        "  - {name: give_a, on: device, reads: [a], writes: [b], in_place: {b: a}}\n"
+        "  - {name: take_c, on: device, reads: [b], writes: [c], in_place: {c: b}}"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLASHES)
+def test_the_names_of_the_user_meet_no_names_of_ours(
+    name: str, analyse: Analyse, strategy: Transfer, device: Any
+) -> None:
+    analysis = analyse(f"graph: clash\nsizes: {{elements: 7}}\n{CLASHES[name]}\n")
+    baseline = strategy.baselines(analysis)[0]
+    wanted = device.run(baseline.emit(next(baseline.space.points())))
+    config = next(each for each in strategy.space(analysis, {}).points() if each["grouping"] == "interval_stabbing")
+    made = strategy.emit(analysis, config, {})
+    assert isinstance(made, Program)
+    arenas = {each.arena for each in made.buffers} - {None}
+    assert not arenas & {each.name for each in made.buffers if each.arena is None}
+    for output, values in device.run(made, seed=1).items():
+        np.testing.assert_array_equal(values, wanted[output])

@@ -16,9 +16,10 @@ from fusiond_transfer.analysis.script import Script, script
 from fusiond_transfer.codegen import emit, simulate
 from fusiond_transfer.codegen.emit import STREAMS, Execution
 from fusiond_transfer.codegen.pipeline import ORDERS
-from fusiond_transfer.frontend.graph import MANAGED, MAPPED, Graph
+from fusiond_transfer.frontend.graph import MANAGED, MAPPED
 
 from . import parts_machine
+from .conftest import Read
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ def is_numpys(drawn: parts_machine.Drawn, plan: Script, program: Program, seed: 
             np.testing.assert_array_equal(found[name], values, err_msg=f"seed {seed}, {order}: {name}\n{drawn.text}")
 
 
-def in_chunks(seed: int, graph: Callable[..., Graph]) -> int:
+def in_chunks(seed: int, graph: Read) -> int:
     """How many steps are for chunks."""
     draw = random.Random(seed)
     drawn = parts_machine.drawn(seed, 4, length=720)
@@ -48,14 +49,14 @@ def in_chunks(seed: int, graph: Callable[..., Graph]) -> int:
     return sum("#" in each.name for each in program.steps)
 
 
-def test_chunks_of_parts(graph: Callable[..., Graph]) -> None:
+def test_chunks_of_parts(graph: Read) -> None:
     assert sum(in_chunks(seed, graph) for seed in range(10)) > 160
 
 
 # --- allocations that count -----------------------------------------------------------------------------
 
 
-def allocated(seed: int, graph: Callable[..., Graph]) -> None:
+def allocated(seed: int, graph: Read) -> None:
     draw = random.Random(seed)
     drawn = parts_machine.drawn(seed, 5)
     schedules = Schedules(graph(drawn.text))
@@ -69,7 +70,7 @@ def allocated(seed: int, graph: Callable[..., Graph]) -> None:
 
 
 @pytest.mark.slow
-def test_allocations_of_pieces(graph: Callable[..., Graph]) -> None:
+def test_allocations_of_pieces(graph: Read) -> None:
     for seed in range(5):
         allocated(seed, graph)
 
@@ -77,7 +78,7 @@ def test_allocations_of_pieces(graph: Callable[..., Graph]) -> None:
 # --- one memory for both sides --------------------------------------------------------------------------
 
 
-def in_one_memory(seed: int, graph: Callable[..., Graph]) -> int:
+def in_one_memory(seed: int, graph: Read) -> int:
     """How many prefetches there are."""
     draw = random.Random(seed)
     kinds = draw.choice([[MAPPED], [MANAGED], [MAPPED, MANAGED]])
@@ -95,14 +96,14 @@ def in_one_memory(seed: int, graph: Callable[..., Graph]) -> int:
     return sum(isinstance(each, Prefetch) for each in program.steps)
 
 
-def test_pieces_in_one_memory(graph: Callable[..., Graph]) -> None:
+def test_pieces_in_one_memory(graph: Read) -> None:
     assert sum(in_one_memory(seed, graph) for seed in range(10)) > 12
 
 
 # --- storage --------------------------------------------------------------------------------------------
 
 
-def placed(seed: int, graph: Callable[..., Graph]) -> int:
+def placed(seed: int, graph: Read) -> int:
     """Inputs that lie on the device, and neighbours; how many inputs lie there."""
     draw = random.Random(seed)
     head = draw.choice(["", "placed: [a]\n", "placed: [a, b]\n", "placed: [b]\nadjacent: [[v0, v2]]\n"])
@@ -119,7 +120,7 @@ def placed(seed: int, graph: Callable[..., Graph]) -> int:
     return len(schedules.graph.as_given(schedules.graph.placed))
 
 
-def test_pieces_that_are_placed(graph: Callable[..., Graph]) -> None:
+def test_pieces_that_are_placed(graph: Read) -> None:
     assert sum(placed(seed, graph) for seed in range(10)) > 6
 
 
@@ -132,6 +133,6 @@ CHECKS = [in_chunks, allocated, in_one_memory, placed]
 @pytest.mark.campaign
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda each: each.__name__)
-def test_a_thousand_graphs(check: Callable[..., object], graph: Callable[..., Graph]) -> None:
+def test_a_thousand_graphs(check: Callable[..., object], graph: Read) -> None:
     for seed in range(1000, 2000):
         check(seed, graph)

@@ -11,6 +11,8 @@ from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.frontend.row_wise import RowWise, at_rows, row_wise
 from fusiond_transfer.python import KernelGraph
 
+from .conftest import Read
+
 
 def one(**kernel: object) -> RowWise | str:
     graph = KernelGraph("g", elements=100)
@@ -50,7 +52,7 @@ kernels:
 
 
 @pytest.fixture
-def rows(graph: Callable[..., Graph], tmp_path: object) -> Callable[[str], Graph]:
+def rows(graph: Read, tmp_path: object) -> Callable[[str], Graph]:
     def rows(declared: str) -> Graph:
         (tmp_path / "k.cu").write_text('extern "C" __global__ void k() {}\n')  # type: ignore[operator]
         return graph(ROWS.replace(", ROWS", f", {declared}" if declared else ""))
@@ -84,7 +86,7 @@ def test_a_declaration_that_cannot_be(declared: str, problem: str, rows: Callabl
     assert problem in str(raised.value)
 
 
-def test_rows_are_for_sources(graph: Callable[..., Graph]) -> None:
+def test_rows_are_for_sources(graph: Read) -> None:
     text = ROWS.replace("source: k.cu, entry: k, values: [height, width],", 'body: "image",').replace(
         'grid: ["ceil_div(height, 4)"], block: [32, 4], ROWS', "rows: height, whole: [weights]"
     )

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
 
 from fusiond.model.program import Alloc, Copy, CopyBatch, Free, HostCall, Launch, Program, Step, problems
-from fusiond_transfer.analysis.schedules import Schedules
+from fusiond_transfer.analysis import intervals
+from fusiond_transfer.analysis.schedules import Schedules, claims
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import simulate
 from fusiond_transfer.codegen.emit import Execution, program
-from fusiond_transfer.frontend.graph import Graph
+from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph
+from fusiond_transfer.python import KernelGraph
+
+from .conftest import Read
 
 # --- mutants --------------------------------------------------------------------------------------------
 
@@ -50,7 +59,7 @@ def slot_mutants(made: Program) -> Iterator[Mutant]:
             yield f"{step.name} one kernel later", moved(made, at, behind[0])
 
 
-def test_slots_off_by_one_are_killed_unless_they_are_in_the_interval(graph: Callable[..., Graph]) -> None:
+def test_slots_off_by_one_are_killed_unless_they_are_in_the_interval(graph: Read) -> None:
     """Fig. 2 with its greedy slots: all intervals that end at a point, so one step beyond breaks."""
     plan = script(Schedules(graph("fig2")).grouping("interval_stabbing"))
     made = program(plan, Execution(), name="x")
@@ -61,7 +70,7 @@ def test_slots_off_by_one_are_killed_unless_they_are_in_the_interval(graph: Call
     assert len(everything) >= 6
 
 
-def test_vectors_swapped_in_the_layout_are_killed(graph: Callable[..., Graph]) -> None:
+def test_vectors_swapped_in_the_layout_are_killed(graph: Read) -> None:
     for send in ("message", "batch"):
         plan = script(Schedules(graph("fig2")).grouping("interval_stabbing"))
         made = program(plan, Execution(send=send), name="x")
@@ -81,7 +90,7 @@ def test_vectors_swapped_in_the_layout_are_killed(graph: Callable[..., Graph]) -
         assert swapped == 3
 
 
-def test_every_missing_copy_is_killed(graph: Callable[..., Graph]) -> None:
+def test_every_missing_copy_is_killed(graph: Read) -> None:
     for name in ("fig2", "cg", "cholesky"):
         plan = script(Schedules(graph(name)).grouping("interval_stabbing"))
         made = program(plan, Execution(issue="overlapped"), name="x")
@@ -91,7 +100,7 @@ def test_every_missing_copy_is_killed(graph: Callable[..., Graph]) -> None:
                 assert simulate.faults(plan, without(made, at)) or last, (name, step.name)
 
 
-def test_every_missing_wait_that_matters_is_killed(graph: Callable[..., Graph]) -> None:
+def test_every_missing_wait_that_matters_is_killed(graph: Read) -> None:
     """Overlapped: without one `after`, some legal order reads too early, or overwrites what is still read."""
     killed = alive = 0
     for name in ("fig2", "cholesky", "matmul"):
@@ -110,7 +119,7 @@ def test_every_missing_wait_that_matters_is_killed(graph: Callable[..., Graph]) 
     assert killed >= 20
 
 
-def test_what_is_freed_at_the_wrong_slot_is_killed(graph: Callable[..., Graph]) -> None:
+def test_what_is_freed_at_the_wrong_slot_is_killed(graph: Read) -> None:
     for allocation in ("each", "group", "pooled"):
         plan = script(Schedules(graph("fig2")).grouping("separate" if allocation == "each" else "min_residency"))
         made = program(plan, Execution(allocation=allocation), name="x")
@@ -137,7 +146,7 @@ def _touches(step: Step, names: set[str]) -> bool:
     return False
 
 
-def test_the_peak_is_what_the_allocations_come_to(graph: Callable[..., Graph]) -> None:
+def test_the_peak_is_what_the_allocations_come_to(graph: Read) -> None:
     """By hand, for fig. 2 with vectors of 16 KiB: which are alive at each kernel."""
     size = 4096 * 4
     plan = script(Schedules(graph("fig2")).grouping("separate"))
@@ -146,3 +155,97 @@ def test_the_peak_is_what_the_allocations_come_to(graph: Callable[..., Graph]) -
     assert each.peak_bytes == 5 * size
     one = simulate.run(plan, program(plan, Execution(allocation="one"), name="x"))
     assert one.peak_bytes == 12 * size  # all but G, which never leaves the host
+
+
+# --- loops ----------------------------------------------------------------------------------------------
+
+
+def random_loop(seed: int) -> Graph:
+    """A loop with two or three carried vectors and an input that stays."""
+    drawn = random.Random(seed)
+    graph = KernelGraph(f"loop{seed}", elements=4)
+    heads = [f"x{number}" for number in range(drawn.randint(1, 3))]
+    known = [*heads, *graph.inputs("stays")]
+    graph.inputs(*heads)
+    made: list[str] = []
+    for k in range(drawn.randint(max(2, len(heads)), 6)):
+        reads = drawn.sample(known, drawn.randint(1, min(3, len(known))))
+        made += graph.kernel(f"k{k}", drawn.choice((HOST, DEVICE)), reads=reads, writes=(f"y{k}",))
+        known += made[-1:]
+    tails = drawn.sample(made, len(heads))
+    graph.loop(dict(zip(heads, tails, strict=True)), iterations=drawn.choice((1, 2, 3, 5)))
+    graph.outputs(*drawn.sample(made, 1))
+    return graph.build()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("send", ["message", "batch"])
+def test_random_loops_compute_what_they_should(send: str) -> None:
+    wrapped = 0
+    for seed in range(30):
+        graph = random_loop(seed)
+        schedules = Schedules(graph)
+        wrapped += sum(each.latest >= len(graph.kernels) for each in schedules.crossings)
+        for grouping in ("separate", "interval_stabbing", "min_residency"):
+            plan = script(schedules.grouping(grouping))
+            for issue in ("one_stream", "overlapped"):
+                made = program(plan, Execution(issue=issue, send=send), name="x")
+                assert problems(made) == (), seed
+                assert simulate.faults(plan, made) == (), (seed, grouping, issue)
+    assert wrapped >= 5
+
+
+def test_the_steady_state_has_as_many_messages_in_every_turn() -> None:
+    for seed in range(60):
+        graph = dataclasses.replace(random_loop(seed), iterations=5)
+        schedules = Schedules(graph)
+        found = schedules.least().schedule
+        plan = script(found)
+        made = program(plan, Execution(), name="x")
+        counted = [step.name for step in made.steps if isinstance(step, Copy) and step.counted]
+        for turn in range(5):
+            assert sum(name.endswith(f"_i{turn}") for name in counted) == found.startups
+
+
+def test_conjugate_gradient_sends_its_direction_down_and_the_product_up(graph: Read) -> None:
+    schedules = Schedules(graph("cg"))
+    found = schedules.least()
+    assert [(each.up, each.vectors) for each in found.schedule.messages] == [(True, ("q",)), (False, ("p_next",))]
+    assert found.proven
+    assert any("a loop" in line for line in claims(schedules))
+    (direction,) = (each for each in schedules.crossings if not each.up)
+    # p_next is computed by the last kernel, the first of the next iteration reads it on the host.
+    assert (direction.vector, direction.earliest, direction.latest) == ("p_next", 6, 6)
+
+
+def test_an_interval_wraps_round() -> None:
+    graph = KernelGraph("wraps", elements=4)
+    graph.inputs("x", "y")
+    graph.device("d0", reads=("x",), writes=("u",))
+    graph.host("h0", reads=("u",), writes=("x2",))
+    graph.host("h1", reads=("y",), writes=("v",))
+    graph.device("d1", reads=("u", "v"), writes=("y2",))
+    graph.outputs("x2", "y2")
+    graph.loop({"x": "x2", "y": "y2"})
+    found = {each.vector: (each.up, each.earliest, each.latest) for each in intervals.crossings(graph.build())}
+    assert found["x2"] == (True, 2, 4)  # before kernel 2, 3, or 0 of the next iteration
+    assert found["y2"] == (False, 3, 5)  # behind kernel 3, or 0 and 1 of the next
+    assert found["v"] == (True, 3, 3)
+    schedules = Schedules(graph.build())
+    assert schedules.least().schedule.startups == 2  # x2 with v; y2 with u
+    assert {frozenset(each.vectors) for each in schedules.least().schedule.messages} >= {frozenset({"u", "y2"})}
+
+
+@pytest.mark.slow
+def test_a_loop_of_hashes_on_the_device_is_the_plain_one(device: Any) -> None:
+    """On the cpu device, with copies late and early: the outputs of every way are those of the separate one."""
+    for seed in (3, 8, 21):
+        graph = random_loop(seed)
+        schedules = Schedules(graph)
+        results = []
+        for grouping in ("separate", "interval_stabbing", "min_residency"):
+            made = program(script(schedules.grouping(grouping)), Execution(issue="overlapped"), name="x")
+            results += [device.run(made, seed=order, kind=order % 2) for order in range(3)]
+        for found in results[1:]:
+            for name, values in results[0].items():
+                np.testing.assert_array_equal(found[name], values, err_msg=f"{seed} {name}")

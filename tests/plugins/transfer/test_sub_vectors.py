@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 
 from fusiond.build.exporting.files import export
 from fusiond.model.errors import RequestError
-from fusiond.model.nouns import Analysis, Config, Workload
+from fusiond.model.nouns import Analysis, Config
 from fusiond.model.program import Copy, Memory, Program, problems
 from fusiond_transfer.analysis.intervals import crossings
 from fusiond_transfer.analysis.schedules import Schedules
@@ -23,6 +23,7 @@ from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.strategy import Transfer
 
 from . import parts_machine
+from .conftest import Analyse, Parse, Read
 
 HALVES = """\
 graph: halves
@@ -54,9 +55,7 @@ def _carried(program: Program) -> int:
     return sum(size[name] for step in program.steps for name in step.carried)
 
 
-def test_parts_cross_and_not_wholes(
-    analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
-) -> None:
+def test_parts_cross_and_not_wholes(analyse: Analyse, strategy: Transfer, device: Any) -> None:
     """Half of x goes up, then half of y beside what is there; all of z and half of y come down."""
     analysis = analyse(HALVES)
     found = {(each.vector, each.up) for each in crossings(analysis.payload.asked.graph)}
@@ -74,9 +73,7 @@ def test_parts_cross_and_not_wholes(
 
 
 @pytest.mark.parametrize("kind", ["mapped", "managed"])
-def test_all_pieces_of_a_vector_are_in_one_memory(
-    kind: str, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
-) -> None:
+def test_all_pieces_of_a_vector_are_in_one_memory(kind: str, analyse: Analyse, strategy: Transfer, device: Any) -> None:
     """y is made in two halves, one on each side, and read as a whole on the device; x is not mapped."""
     analysis = analyse(HALVES.replace("inputs:", f"vectors: {{y: {{memory: {kind}}}}}\ninputs:"))
     line = next(each for each in analysis.report["claims"] if each.startswith("may lie in"))
@@ -98,7 +95,7 @@ def test_all_pieces_of_a_vector_are_in_one_memory(
 
 @pytest.mark.parametrize("allocation", ["each", "group", "one", "pooled"])
 def test_allocations_are_of_the_pieces_that_are_used(
-    allocation: str, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
+    allocation: str, analyse: Analyse, strategy: Transfer, device: Any
 ) -> None:
     """The device has half of x, and y as a whole, as a kernel there is passed all of it."""
     analysis = analyse(HALVES, "allocations: counted")
@@ -117,9 +114,7 @@ def test_allocations_are_of_the_pieces_that_are_used(
 @pytest.mark.slow
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(6))
-def test_random_graphs_are_numpys(
-    seed: int, analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
-) -> None:
+def test_random_graphs_are_numpys(seed: int, analyse: Analyse, strategy: Transfer, device: Any) -> None:
     drawn = parts_machine.drawn(seed)
     given = drawn.given(seed)
     grouping = ("interval_stabbing", "min_residency", "local_search")[seed % 3]
@@ -150,7 +145,7 @@ def _runs(places: Sequence[int]) -> int:
     return 1 + sum(b != a + 1 for a, b in itertools.pairwise(places))
 
 
-def test_plans_are_no_worse_than_brute_force(graph: Callable[..., Graph]) -> None:
+def test_plans_are_no_worse_than_brute_force(graph: Read) -> None:
     """What lies between may be copied along where that is harmless, so they can be better."""
     compared = 0
     for seed in range(100):
@@ -166,7 +161,7 @@ def test_plans_are_no_worse_than_brute_force(graph: Callable[..., Graph]) -> Non
 @pytest.mark.slow
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(40))
-def test_programs_are_right_in_every_order_and_broken_ones_are_not(seed: int, graph: Callable[..., Graph]) -> None:
+def test_programs_are_right_in_every_order_and_broken_ones_are_not(seed: int, graph: Read) -> None:
     """In the simulator, where a value is what it is made of: without one of its copies no plan gives the outputs."""
     found = graph(parts_machine.drawn(seed).text)
     plan = script(Schedules(found).least().schedule)
@@ -183,9 +178,7 @@ def test_programs_are_right_in_every_order_and_broken_ones_are_not(seed: int, gr
             assert simulate.faults(plan, dataclasses.replace(program, steps=rest)), step.name
 
 
-def test_other_sizes_and_exports(
-    analyse: Callable[..., Analysis], strategy: Transfer, device: Any, gxx_here: None
-) -> None:
+def test_other_sizes_and_exports(analyse: Analyse, strategy: Transfer, device: Any) -> None:
     program = _emitted(strategy, analyse(HALVES))
     moved = program.at({"n": 37})
     x = np.arange(37.0)
@@ -220,20 +213,20 @@ def test_other_sizes_and_exports(
         ("reads: [y], writes: [z]", "reads: [y], writes: [z], in_place: {z: y}", "y is named in parts"),
     ],
 )
-def test_what_is_wrong_has_a_line(parse: Callable[..., Workload], old: str, new: str, why: str) -> None:
+def test_what_is_wrong_has_a_line(parse: Parse, old: str, new: str, why: str) -> None:
     assert old in HALVES
     with pytest.raises(RequestError, match=why) as caught:
         parse(HALVES.replace(old, new, 1))
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_what_nobody_writes_is_refused(parse: Callable[..., Workload]) -> None:
+def test_what_nobody_writes_is_refused(parse: Parse) -> None:
     text = HALVES.replace('reads: ["x[n // 2:]"], writes: ["y[n // 2:]"]', 'reads: ["x[:5]"], writes: ["y[n - 5:]"]')
     with pytest.raises(RequestError, match=r"all reads y\[512:1019\], which is neither an input nor written"):
         parse(text)
 
 
-def test_the_whole_of_a_vector_is_no_part(graph: Callable[..., Graph]) -> None:
+def test_the_whole_of_a_vector_is_no_part(graph: Read) -> None:
     text = HALVES.replace("x[0:n // 2]", "x[0:n]").replace("y[:n // 2]", "y").replace("y[n // 2:]", "w")
     found = graph(text.replace("x[n // 2:]", "x[0:]"))
     assert not found.cut

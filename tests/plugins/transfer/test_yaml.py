@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from fusiond.model.errors import RequestError
-from fusiond.model.nouns import Workload
 from fusiond.model.program import Fill
 from fusiond_transfer.frontend.generator import Shape, random_graph
 from fusiond_transfer.frontend.graph import Formula, Graph
 from fusiond_transfer.python import KernelGraph
+
+from .conftest import Parse, Read
 
 GOOD = """graph: good
 sizes: {n: 8}
@@ -66,9 +67,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("old", "new", "line", "says"), MISTAKES)
-def test_a_mistake_is_one_line_with_its_place(
-    old: str, new: str, line: int, says: str, parse: Callable[..., Workload]
-) -> None:
+def test_a_mistake_is_one_line_with_its_place(old: str, new: str, line: int, says: str, parse: Parse) -> None:
     assert GOOD.count(old) == 1, old
     with pytest.raises(RequestError) as caught:
         parse(GOOD.replace(old, new))
@@ -78,7 +77,7 @@ def test_a_mistake_is_one_line_with_its_place(
     assert f"graph.yaml:{line}: " in message, message
 
 
-def test_a_read_before_its_write_says_which_to_list_first(parse: Callable[..., Workload]) -> None:
+def test_a_read_before_its_write_says_which_to_list_first(parse: Parse) -> None:
     lines = GOOD.splitlines()
     swapped = "\n".join([*lines[:6], lines[7], lines[6], ""])
     with pytest.raises(RequestError, match="k1 reads c before k0 writes it; list k0 first"):
@@ -94,19 +93,19 @@ def test_a_read_before_its_write_says_which_to_list_first(parse: Callable[..., W
         (("allocation: counted",), "unknown key 'allocation'; did you mean 'allocations'?"),
     ],
 )
-def test_a_mistake_in_the_job_is_one_line(lines: tuple[str, ...], says: str, parse: Callable[..., Workload]) -> None:
+def test_a_mistake_in_the_job_is_one_line(lines: tuple[str, ...], says: str, parse: Parse) -> None:
     with pytest.raises(RequestError) as caught:
         parse(GOOD, *lines)
     assert says in str(caught.value)
     assert "job.yaml:3" in str(caught.value)
 
 
-def test_an_unknown_graph_has_a_nearest_name(parse: Callable[..., Workload]) -> None:
+def test_an_unknown_graph_has_a_nearest_name(parse: Parse) -> None:
     with pytest.raises(RequestError, match="unknown graph 'fig3'; did you mean 'fig2'"):
         parse("fig3")
 
 
-def test_in_place_needs_a_vector_that_nobody_reads_later(parse: Callable[..., Workload]) -> None:
+def test_in_place_needs_a_vector_that_nobody_reads_later(parse: Parse) -> None:
     text = """graph: g
 sizes: {n: 8}
 elements: n
@@ -134,7 +133,7 @@ kernels:
     ],
 )
 def test_in_place_is_refused_where_one_output_would_overwrite_what_another_needs(
-    kernel: str, says: str, parse: Callable[..., Workload]
+    kernel: str, says: str, parse: Parse
 ) -> None:
     text = (
         "graph: g\nsizes: {n: 8}\nelements: n\nvectors: {s: {elements: 1}, t: {elements: 1}, u: {elements: 1}}\n"
@@ -156,9 +155,7 @@ def test_in_place_is_refused_where_one_output_would_overwrite_what_another_needs
         ("values: [n * 3000000000]", "an int has 32 bits"),
     ],
 )
-def test_what_cannot_be_launched_is_a_mistake(
-    launch: str, says: str, parse: Callable[..., Workload], tmp_path: Path
-) -> None:
+def test_what_cannot_be_launched_is_a_mistake(launch: str, says: str, parse: Parse, tmp_path: Path) -> None:
     (tmp_path / "k.cu").write_text('extern "C" __global__ void k(const unsigned* c, unsigned* d) {}\n')
     text = GOOD.replace(
         "on: host, reads: [c], writes: [d]", f"on: device, reads: [c], writes: [d], source: k.cu, entry: k, {launch}"
@@ -167,7 +164,7 @@ def test_what_cannot_be_launched_is_a_mistake(
         parse(text)
 
 
-def test_sizes_types_and_fills(parse: Callable[..., Workload]) -> None:
+def test_sizes_types_and_fills(parse: Parse) -> None:
     text = GOOD.replace(
         "outputs: [d]",
         "outputs: [d]\ndtype: float32\nfill: {uniform: [-1, 1]}\nvectors: {b: {elements: 2 * n, dtype: int64}}",
@@ -179,7 +176,7 @@ def test_sizes_types_and_fills(parse: Callable[..., Workload]) -> None:
     assert d.compare.kind == "close"
 
 
-def test_a_generated_graph_is_that_of_the_generator(parse: Callable[..., Workload]) -> None:
+def test_a_generated_graph_is_that_of_the_generator(parse: Parse) -> None:
     text = (
         "graph: drawn\nsizes: {elements: 16}\n"
         "generate: {kernels: 9, inputs: 3, indegree: [1, 3], outdegree: [1, 2], device_percent: 40, seed: 7}\n"
@@ -206,7 +203,7 @@ def python_graph() -> KernelGraph:
     return graph
 
 
-def test_a_graph_from_python_is_that_of_the_file(parse: Callable[..., Workload], graph: Callable[..., Graph]) -> None:
+def test_a_graph_from_python_is_that_of_the_file(parse: Parse, graph: Read) -> None:
     assert set(python_graph().build().kernels) == set(graph("fig2").kernels)
     assert set(python_graph().build().vectors) == set(graph("fig2").vectors)
     again: Graph = parse(python_graph().yaml()).payload.graph
@@ -225,7 +222,7 @@ def test_a_mistake_in_python_is_one_line() -> None:
         other.build()
 
 
-def test_names_that_yaml_takes_for_something_else(parse: Callable[..., Workload]) -> None:
+def test_names_that_yaml_takes_for_something_else(parse: Parse) -> None:
     graph = KernelGraph("null", elements=8, dtype="float64")
     graph.inputs("null", "yes", "on")
     graph.device("true", reads=("null", "yes", "on"), writes=("off",), body={"off": "null + yes * on"})
@@ -254,7 +251,7 @@ def test_slips_in_python_are_refused(spoil: Callable[[KernelGraph], object], say
         build()
 
 
-def test_horners_rule_has_the_papers_size(graph: Callable[..., Graph]) -> None:
+def test_horners_rule_has_the_papers_size(graph: Read) -> None:
     found = graph("horner")
     assert (len(found.kernels), len(found.inputs)) == (20, 12)
     assert all(isinstance(kernel.body, Formula) for kernel in found.kernels)

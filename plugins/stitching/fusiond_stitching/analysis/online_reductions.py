@@ -15,9 +15,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any
 
-from fusiond.model.nouns import frozen
-from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule, topological
+from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule, scalar, topological
 
 LEAST_ROW = 16_384  #: Elements of a row: shorter ones are held in registers, and read once anyway
 LEAST_COLUMN = 2048  #: Of a column, of which a block has eight side by side
@@ -135,53 +135,38 @@ def _pair(
 ) -> Iterator[HloInstruction]:
     """The instructions that stand for both, under their names. `guarded`: where the maximum is infinite, 0 was
     subtracted."""
-    values, kind = module[greatest.operands[0]], total.dtype
-    one = _made(total, "one", "constant", (), (), {"values": (1.0,)})
-    ones = _made(total, "ones", "broadcast", values.dims, (one.name,), {"dimensions": ()})
-    pair = {"dimensions": total.attributes["dimensions"], "computation": _computation(kind), "result": 0}
+    values = module[greatest.operands[0]]
+
+    def made(word: str, opcode: str, *operands: str, **given: Any) -> HloInstruction:
+        return total.becoming(opcode, *operands, name=f"{total.name}~{word}", **given)
+
+    one = made("one", "constant", dims=(), values=(1.0,))
+    ones = made("ones", "broadcast", one.name, dims=values.dims, dimensions=())
+    pair = {"dimensions": total.attributes["dimensions"], "computation": _computation(total.dtype)}
     operands = (values.name, ones.name, greatest.operands[1], total.operands[1])
-    yield from (one, ones)
-    yield dataclasses.replace(greatest, operands=operands, attributes=frozen(pair))
-    summed = _made(total, "sum", "reduce", total.dims, operands, {**pair, "result": 1})
+    summed = made("sum", "reduce", *operands, **pair, result=1)
+    yield from (one, ones, greatest.becoming("reduce", *operands, **pair, result=0), summed)
     if guarded:
-        finite = _made(total, "finite", "is-finite", total.dims, (greatest.name,), {})
-        alone = _made(total, "alone", "exponential", total.dims, (greatest.name,), {})
-        yield from (summed, dataclasses.replace(finite, dtype="pred"), alone)
-        chosen = (finite.name, summed.name, alone.name)
-        yield dataclasses.replace(total, opcode="select", operands=chosen, attributes=frozen({}))
+        finite = made("finite", "is-finite", greatest.name, dtype="pred")
+        alone = made("alone", "exponential", greatest.name)
+        yield from (finite, alone, total.becoming("select", finite.name, summed.name, alone.name))
         return
-    nothing = _made(total, "nothing", "subtract", total.dims, (greatest.name, greatest.name), {})
-    yield from (summed, nothing)
-    yield dataclasses.replace(total, opcode="add", operands=(summed.name, nothing.name), attributes=frozen({}))
-
-
-def _made(
-    like: HloInstruction, word: str, opcode: str, dims: tuple[int, ...], operands: tuple[str, ...], attributes: object
-) -> HloInstruction:
-    return dataclasses.replace(
-        like, name=f"{like.name}~{word}", opcode=opcode, dims=dims, operands=operands,
-        attributes=frozen(attributes),  # type: ignore[arg-type]
-    )  # fmt: skip
+    nothing = made("nothing", "subtract", greatest.name, greatest.name)
+    yield from (nothing, total.becoming("add", summed.name, nothing.name))
 
 
 def _computation(kind: str) -> Computation:
-    def scalar(name: str, opcode: str, *operands: str, dtype: str = kind, **attributes: object) -> HloInstruction:
-        return HloInstruction(
-            name=name, opcode=opcode, dtype=dtype, dims=(), operands=operands, attributes=frozen(attributes)
-        )
-
-    parameters = tuple(scalar(name, "parameter", number=at) for at, name in enumerate(("m1", "s1", "m2", "s2")))
-    steps = [scalar("m", "maximum", "m1", "m2")]
+    steps = [scalar("m", "maximum", kind, "m1", "m2")]
     for side in "12":  # a side that has the maximum is taken as it is: the difference of two infinities is NaN
         steps += [
-            scalar(f"d{side}", "subtract", f"m{side}", "m"),
-            scalar(f"e{side}", "exponential", f"d{side}"),
-            scalar(f"p{side}", "multiply", f"s{side}", f"e{side}"),
-            scalar(f"c{side}", "compare", f"m{side}", "m", dtype="pred", direction="EQ", total=False),
-            scalar(f"a{side}", "select", f"c{side}", f"s{side}", f"p{side}"),
+            scalar(f"d{side}", "subtract", kind, f"m{side}", "m"),
+            scalar(f"e{side}", "exponential", kind, f"d{side}"),
+            scalar(f"p{side}", "multiply", kind, f"s{side}", f"e{side}"),
+            scalar(f"c{side}", "compare", "pred", f"m{side}", "m", direction="EQ", total=False),
+            scalar(f"a{side}", "select", kind, f"c{side}", f"s{side}", f"p{side}"),
         ]
-    steps.append(scalar("s", "add", "a1", "a2"))
-    return Computation(parameters=parameters, instructions=tuple(steps), results=("m", "s"))
+    steps.append(scalar("s", "add", kind, "a1", "a2"))
+    return Computation.of(dict.fromkeys(("m1", "s1", "m2", "s2"), kind), steps, "m", "s")
 
 
 NEUTRAL = (-math.inf, 0.0)  #: What changes no pair

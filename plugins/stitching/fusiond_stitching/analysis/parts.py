@@ -90,7 +90,7 @@ def groups(module: HloModule, planned: PlannedModule) -> dict[str, HloModule]:
                 continue
             each = module[name]
             if each.opcode == "parameter" or outside.get(name, place) != place:
-                inner[name] = dataclasses.replace(each, opcode="parameter", operands=(), attributes=frozen({}))
+                inner[name] = each.becoming("parameter")
             else:
                 inner[name] = each
                 stack += each.operands
@@ -105,9 +105,7 @@ def _module(ordered: Iterable[HloInstruction], outputs: Sequence[str], name: str
     """A module of these instructions (operands before users): its parameters first, numbered as they come."""
     given = list(ordered)
     parameters = [each for each in given if each.opcode == "parameter"]
-    numbered = [
-        dataclasses.replace(each, attributes=frozen({"number": number})) for number, each in enumerate(parameters)
-    ]
+    numbered = [each.becoming("parameter", number=number) for number, each in enumerate(parameters)]
     return HloModule(
         name=name,
         instructions=(*numbered, *(each for each in given if each.opcode != "parameter")),
@@ -215,11 +213,10 @@ def _marks(module: HloModule, given: Mapping[str, Fill]) -> dict[str, str]:
     outputs = module.is_output
     marks = {}
     for each in module.instructions:
-        own = dataclasses.replace(each, name="", operands=(), attributes=frozen({}))
         if each.opcode == "parameter":
             key = content_key([each.dtype, list(each.dims), given.get(each.name)])
         else:
-            key = passes.value_key(dataclasses.replace(own, attributes=each.attributes))
+            key = passes.value_key(dataclasses.replace(each, name="", operands=()))
         marks[each.name] = f"{key}{each.name in outputs}"
     for _ in range(_SWEEPS):
         for each in module.instructions:

@@ -11,9 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
-from fusiond.model.nouns import frozen
 from fusiond_stitching.analysis import online_reductions
 from fusiond_stitching.analysis.row_shapes import interleaving
 from fusiond_stitching.analysis.schedule import divisors
@@ -126,35 +124,24 @@ def _two_steps(
     count = len(neutral)
     dims, reduced = module[reduce.operands[0]].dims, reduce.attributes["dimensions"]
     cut_dims = (*dims[:axis], parts, dims[axis] // parts, *dims[axis + 1 :])
+    kinds = [module[operand].dtype for operand in reduce.operands[:count]]
     cuts = [
-        HloInstruction(
-            name=f"{operand}~cut{axis}_{parts}", opcode="reshape", dtype=module[operand].dtype, dims=cut_dims,
-            operands=(operand,), where=reduce.where,
-        )
-        for operand in reduce.operands[:count]
-    ]  # fmt: skip
+        reduce.becoming("reshape", operand, name=f"{operand}~cut{axis}_{parts}", dtype=kind, dims=cut_dims)
+        for operand, kind in zip(reduce.operands, kinds, strict=False)
+    ]
     neutrals = [
-        HloInstruction(
-            name=f"{reduce.name}~neutral{at}", opcode="constant", dtype=module[operand].dtype, dims=(),
-            attributes=frozen({"values": (value,)}), where=reduce.where,
-        )
-        for at, (operand, value) in enumerate(zip(reduce.operands[:count], neutral, strict=True))
-    ]  # fmt: skip
+        reduce.becoming("constant", name=f"{reduce.name}~neutral{at}", dtype=kind, dims=(), values=(value,))
+        for at, (kind, value) in enumerate(zip(kinds, neutral, strict=True))
+    ]
     rest = tuple(at if at < axis else at + 1 for at in reduced)
     kept = [at for at in range(len(cut_dims)) if at not in rest]
-    partial = dataclasses.replace(
-        reduce,
-        name=f"{reduce.name}~partial",
-        dims=tuple(cut_dims[at] for at in kept),
-        operands=tuple(each.name for each in (*cuts, *neutrals)),
-        attributes=frozen({**reduce.attributes, "dimensions": rest}),
-    )
-    attributes: dict[str, Any] = {**reduce.attributes, "dimensions": (kept.index(axis),)}
-    partials = tuple(f"{name}~partial" for name in _results(module, reduce, count))
-    final = dataclasses.replace(
-        reduce, operands=(*partials, *reduce.operands[count:]), attributes=frozen(attributes)
+    partial = reduce.becoming(
+        "reduce", *(each.name for each in (*cuts, *neutrals)), name=f"{reduce.name}~partial",
+        dims=tuple(cut_dims[at] for at in kept), **{**reduce.attributes, "dimensions": rest},
     )  # fmt: skip
-    return [*cuts, *neutrals, partial, final]
+    partials = (f"{name}~partial" for name in _results(module, reduce, count))
+    along = {**reduce.attributes, "dimensions": (kept.index(axis),)}
+    return [*cuts, *neutrals, partial, reduce.becoming("reduce", *partials, *reduce.operands[count:], **along)]
 
 
 def _parts_wanted(module: HloModule, reduce: HloInstruction, multiprocessors: int) -> int:

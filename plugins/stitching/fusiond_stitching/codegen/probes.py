@@ -21,7 +21,7 @@ from fusiond_stitching.analysis.propagate import named
 from fusiond_stitching.analysis.stages import block_program
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import fills
-from fusiond_stitching.frontend.graph import HloInstruction, HloModule, replaced
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
 
 def library_calls(module: HloModule) -> Program | None:
@@ -31,10 +31,7 @@ def library_calls(module: HloModule) -> Program | None:
         return None
     names = {each.name for each in dots}
     sources = [name for name in dict.fromkeys(name for each in dots for name in each.operands) if name not in names]
-    parameters = [
-        replaced(module[name], opcode="parameter", operands=(), attributes=frozen({"number": number}))
-        for number, name in enumerate(sources)
-    ]
+    parameters = [module[name].becoming("parameter", number=number) for number, name in enumerate(sources)]
     alone = HloModule(
         name=f"{module.name}:library", instructions=(*parameters, *dots), parameters=tuple(sources),
         outputs=tuple(each.name for each in dots),
@@ -88,9 +85,7 @@ def isolated(module: HloModule, instruction: HloInstruction) -> HloModule:
         if operand.opcode == "constant":
             sources.append(operand)
             continue
-        sources.append(
-            replaced(operand, opcode="parameter", operands=(), attributes=frozen({"number": len(parameters)}))
-        )
+        sources.append(operand.becoming("parameter", number=len(parameters)))
         parameters.append(name)
     return HloModule(
         name=f"{module.name}:{instruction.name}",

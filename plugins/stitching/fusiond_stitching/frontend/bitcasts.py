@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fusiond_stitching.frontend.building import Add
 from fusiond_stitching.frontend.graph import HloInstruction
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawModule
-from fusiond_stitching.frontend.windows import Add
 
 
 def layout_of_operand(module: RawModule, raw: Raw) -> tuple[int, ...]:

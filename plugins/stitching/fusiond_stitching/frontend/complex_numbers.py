@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusiond_stitching.frontend.attributes import attributes_of
+from fusiond_stitching.frontend.building import Add, Expansion
 from fusiond_stitching.frontend.graph import Computation, HloInstruction
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawModule, RawShape
-from fusiond_stitching.frontend.windows import Add
 
 COMPLEX, REAL = "c64", "f32"
 _NUMBER = re.compile(r"\(\s*([^\s,()]+)\s*,\s*([^\s,()]+)\s*\)")
@@ -103,16 +103,14 @@ def computed(raw: Raw, name: str, operands: Sequence[Any], of: Mapping[str, HloI
 _SUM = Computation.of_two("add", REAL)
 
 
-class _Making:
-    def __init__(self, raw: Raw, name: str, of: Mapping[str, HloInstruction], add: Add) -> None:
+class _Making(Expansion):
+    def __init__(self, raw: Raw, name: str, of: Mapping[str, HloInstruction], put: Add) -> None:
+        super().__init__(name, put)
         assert isinstance(raw.shape, ArrayShape)
         self.raw = raw
-        self.name = name
         self.of = of
-        self.add = add
         self.dims = raw.shape.dims
         self.dtype = raw.shape.dtype
-        self.count = 0
 
     def value(self, operands: Sequence[Any]) -> Complex | str:
         opcode = self.raw.opcode
@@ -125,20 +123,16 @@ class _Making:
         }  # fmt: skip
         return steps[opcode](*operands)
 
-    def _make(self, opcode: str, *operands: str, dtype: str = REAL, dims: tuple[int, ...] | None = None,
-              **attributes: object) -> str:  # fmt: skip
-        self.count += 1
-        shape = ArrayShape(dtype, self.dims if dims is None else dims)
-        return self.add(f"{self.name}.{opcode}{self.count}", opcode, shape, operands, attributes)
+    def _make(self, opcode: str, *operands: str, dtype: str = REAL, **attributes: object) -> str:
+        return self.add(opcode, dtype, self.dims, *operands, **attributes)
 
     def _number(self, value: float) -> str:
-        scalar = self._make("constant", dims=(), values=(value,))
-        return self._make("broadcast", scalar, dimensions=())
+        return self.number(value, REAL, self.dims)
 
     def _alike(self, operands: Sequence[Any]) -> Complex:
         attributes = attributes_of(self.raw, lambda: _SUM)
         parts = [
-            self.add(
+            self.put(
                 f"{self.name}.{word}", self.raw.opcode, ArrayShape(REAL, self.dims),
                 [getattr(each, word) if isinstance(each, Complex) else each for each in operands], attributes,
             )
@@ -180,8 +174,7 @@ class _Making:
     def _divide(self, a: Complex, b: Complex) -> Complex:
         """By the larger part of the divisor (Smith, 1962), so that its square cannot overflow."""
         make = self._make
-        sizes = [make("abs", part) for part in (b.real, b.imag)]
-        real_is_larger = make("compare", *sizes, dtype="pred", direction="GE", total=False)
+        real_is_larger = self.compared(make("abs", b.real), make("abs", b.imag), self.dims, "GE")
 
         def chosen(then: str, otherwise: str) -> str:
             return make("select", real_is_larger, then, otherwise)
@@ -203,10 +196,7 @@ class _Making:
         ratio = make("divide", least, most)
         square = make("add", self._number(1.0), make("multiply", ratio, ratio))
         size = make("multiply", most, make("sqrt", square))
-        edges = [
-            make("compare", most, self._number(edge), dtype="pred", direction="EQ", total=False)
-            for edge in (0.0, math.inf)
-        ]
+        edges = [self.compared(most, self._number(edge), self.dims, "EQ") for edge in (0.0, math.inf)]
         return make("select", make("or", *edges, dtype="pred"), most, size)
 
     def _exponential(self, a: Complex) -> Complex:
@@ -219,8 +209,6 @@ class _Making:
         given = attributes_of(self.raw, lambda: _SUM)
         if given["direction"] not in ("EQ", "NE"):
             raise self.raw.fail("complex numbers have no order; direction can be EQ or NE")
-        parts = [
-            self._make("compare", one, other, dtype="pred", **given)
-            for one, other in ((a.real, b.real), (a.imag, b.imag))
-        ]
+        pairs = ((a.real, b.real), (a.imag, b.imag))
+        parts = [self._make("compare", *pair, dtype="pred", **given) for pair in pairs]
         return self._make("and" if given["direction"] == "EQ" else "or", *parts, dtype="pred")

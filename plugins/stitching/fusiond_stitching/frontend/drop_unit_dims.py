@@ -30,9 +30,7 @@ def dropped(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> 
         key = (name, dims)
         if key not in back:
             own = f"{name}~{'x'.join(map(str, dims)) or 'scalar'}"
-            found[own] = dataclasses.replace(
-                found[name], name=own, opcode="reshape", dims=dims, operands=(name,), attributes=frozen({})
-            )
+            found[own] = found[name].becoming("reshape", name, name=own, dims=dims)
             back[key] = own
         return back[key]
 
@@ -82,11 +80,9 @@ def _of_one(reduce: HloInstruction, operands: list[tuple[int, ...]]) -> tuple[Hl
     if any(operands[0][at] != 1 for at in reduce.attributes["dimensions"]):
         return None
     dims = _dims(reduce.dims)
-    spread = dataclasses.replace(
-        reduce, name=f"{reduce.name}~init", opcode="broadcast", dims=dims, operands=reduce.operands[1:],
-        attributes=frozen({"dimensions": ()}),
-    )  # fmt: skip
-    return spread, dataclasses.replace(reduce, opcode=operation, dims=dims, attributes=frozen({}))
+    value, init = reduce.operands
+    spread = reduce.becoming("broadcast", init, name=f"{reduce.name}~init", dims=dims, dimensions=())
+    return spread, reduce.becoming(operation, value, init, dims=dims)
 
 
 def _without_ones(instruction: HloInstruction, operands: list[tuple[int, ...]]) -> HloInstruction | None:

@@ -48,7 +48,6 @@ scalars.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -154,8 +153,25 @@ class HloInstruction:
     def elementwise(self) -> bool:
         return self.opcode in ELEMENTWISE
 
+    def becoming(
+        self, opcode: str, *operands: str, name: str = "", dtype: str = "", dims: tuple[int, ...] | None = None,
+        **attributes: Any,
+    ) -> HloInstruction:  # fmt: skip
+        """Another operation in its place, with the same name, type and dims where no others are given."""
+        return HloInstruction(
+            name=name or self.name, opcode=opcode, dtype=dtype or self.dtype, dims=self.dims if dims is None else dims,
+            operands=operands, attributes=frozen(attributes), where=self.where,
+        )  # fmt: skip
+
     def __str__(self) -> str:
         return f"{self.name} = {self.dtype}[{','.join(map(str, self.dims))}] {self.opcode}({', '.join(self.operands)})"
+
+
+def scalar(name: str, opcode: str, dtype: str, *operands: str, **attributes: Any) -> HloInstruction:
+    """An instruction of a computation."""
+    return HloInstruction(
+        name=name, opcode=opcode, dtype=dtype, dims=(), operands=operands, attributes=frozen(attributes)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,12 +206,13 @@ class Computation:
     @staticmethod
     def of_two(operation: str, dtype: str) -> Computation:
         """One operation on two values of a type."""
-        a, b = (
-            HloInstruction(name=name, opcode="parameter", dtype=dtype, dims=(), attributes=frozen({"number": at}))
-            for at, name in enumerate("ab")
-        )
-        both = HloInstruction(name="c", opcode=operation, dtype=dtype, dims=(), operands=("a", "b"))
-        return Computation(parameters=(a, b), instructions=(both,), results=("c",))
+        return Computation.of({"a": dtype, "b": dtype}, [scalar("c", operation, dtype, "a", "b")], "c")
+
+    @staticmethod
+    def of(parameters: Mapping[str, str], instructions: Iterable[HloInstruction], *results: str) -> Computation:
+        """`parameters`: name -> type."""
+        given = (scalar(name, "parameter", dtype, number=at) for at, (name, dtype) in enumerate(parameters.items()))
+        return Computation(parameters=tuple(given), instructions=tuple(instructions), results=results)
 
     @property
     def chooses(self) -> bool:
@@ -394,11 +411,6 @@ def topological(instructions: Iterable[HloInstruction]) -> tuple[HloInstruction,
                 begun.add(name)
                 stack += reversed(waiting)
     return tuple(done.values())
-
-
-def replaced(instruction: HloInstruction, **changes: Any) -> HloInstruction:
-    """The same instruction with some fields changed."""
-    return dataclasses.replace(instruction, **changes)
 
 
 def matched(one: Sequence[int], other: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:

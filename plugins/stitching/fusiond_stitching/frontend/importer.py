@@ -32,6 +32,7 @@ from fusiond_stitching.frontend import (
     windows,
 )
 from fusiond_stitching.frontend.attributes import attributes_of, number
+from fusiond_stitching.frontend.building import Add
 from fusiond_stitching.frontend.complex_numbers import Complex
 from fusiond_stitching.frontend.graph import DTYPES, KNOWN, Computation, HloInstruction, HloModule, topological
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape, Several
@@ -269,7 +270,7 @@ class _Import:
         source, init = (self.found[each] for each in names(operands))
         return windows.reduced(raw, name, source, init, _scalar(self, raw), shape, self._adding(raw))
 
-    def _adding(self, raw: Raw) -> windows.Add:
+    def _adding(self, raw: Raw) -> Add:
         def add(
             wanted: str, opcode: str, shape: ArrayShape, given: Sequence[str], attributes: Mapping[str, Any]
         ) -> str:

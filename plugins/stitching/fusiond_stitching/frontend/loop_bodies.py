@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
 from fusiond_stitching.frontend.scan_loop import Loop
 
@@ -20,28 +19,24 @@ def reshaped(body: HloModule) -> HloModule:
             outputs.append(last)
         else:
             outputs.append(f"{last}~{before}")
-            made = dataclasses.replace(body[before], name=outputs[-1], opcode="reshape", operands=(last,))
-            added.append(dataclasses.replace(made, attributes=frozen({})))
+            added.append(body[before].becoming("reshape", last, name=outputs[-1]))
     return dataclasses.replace(body, instructions=(*body.instructions, *added), outputs=tuple(outputs))
 
 
 def with_read(body: HloModule, of: HloInstruction, whole: HloInstruction, trip: str) -> HloModule:
     """The body with a value read from `whole`, all trips' values: one more part of the state that no trip changes."""
     body = with_state(body, f"{of.name}{BEFORE}", dataclasses.replace(of, dims=whole.dims))
-    zero = dataclasses.replace(body[trip], name=f"{of.name}~0", opcode="constant", operands=(),
-                               attributes=frozen({"values": (0,)}))  # fmt: skip
-    sizes = (1, *of.dims)
-    slice_ = dataclasses.replace(of, name=f"{of.name}~one", opcode="dynamic-slice", dims=sizes,
-                                 operands=(body.parameters[-1], trip, *[zero.name] * len(of.dims)),
-                                 attributes=frozen({"sizes": sizes}))  # fmt: skip
-    read = dataclasses.replace(of, opcode="reshape", operands=(slice_.name,), attributes=frozen({}))
-    return with_instruction(body, zero, slice_, read)
+    zero = body[trip].becoming("constant", name=f"{of.name}~0", values=(0,))
+    starts, sizes = (trip, *[zero.name] * len(of.dims)), (1, *of.dims)
+    slice_ = of.becoming(
+        "dynamic-slice", body.parameters[-1], *starts, name=f"{of.name}~one", dims=sizes, sizes=sizes
+    )  # fmt: skip
+    return with_instruction(body, zero, slice_, of.becoming("reshape", slice_.name))
 
 
 def with_state(body: HloModule, name: str, like: HloInstruction) -> HloModule:
     """The body with one more part of the state, which no trip changes."""
-    given = dataclasses.replace(like, name=name, opcode="parameter", operands=(),
-                                attributes=frozen({"number": len(body.parameters)}))  # fmt: skip
+    given = like.becoming("parameter", name=name, number=len(body.parameters))
     return dataclasses.replace(
         body,
         instructions=(given, *body.instructions),
@@ -92,14 +87,10 @@ def _expanded(body: HloModule) -> list[HloInstruction]:
             found[each.name] = each
             continue
         loop, result = each.attributes["loop"], each.attributes["result"]
-        found[each.name] = dataclasses.replace(
-            each, opcode="copy", operands=(loop.carries.get(result, result),), attributes=frozen({})
-        )
+        found[each.name] = each.becoming("copy", loop.carries.get(result, result))
         begin = dict(zip(loop.inputs, each.operands, strict=True))
         for one in _expanded(loop.body):
-            if one.name in begin:
-                one = dataclasses.replace(one, opcode="copy", operands=(begin[one.name],), attributes=frozen({}))
-            found[one.name] = one
+            found[one.name] = one.becoming("copy", begin[one.name]) if one.name in begin else one
     return list(found.values())
 
 
@@ -109,14 +100,10 @@ def divided(body: HloModule, by: Callable[[Loop], Loop]) -> HloModule:
         loop.name: by(dataclasses.replace(loop, body=divided(loop.body, by)))
         for loop in (each.attributes["loop"] for each in body.instructions if each.opcode == "scan")
     }
-    return dataclasses.replace(
-        body,
-        instructions=tuple(
-            dataclasses.replace(
-                each, attributes=frozen({**each.attributes, "loop": loops[each.attributes["loop"].name]})
-            )
-            if each.opcode == "scan"
-            else each
-            for each in body.instructions
-        ),
+    found = (
+        each.becoming("scan", *each.operands, **{**each.attributes, "loop": loops[each.attributes["loop"].name]})
+        if each.opcode == "scan"
+        else each
+        for each in body.instructions
     )
+    return dataclasses.replace(body, instructions=tuple(found))

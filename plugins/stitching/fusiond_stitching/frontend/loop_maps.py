@@ -10,16 +10,17 @@ a loop's gradient are such maps in good part: they are computed again, not kept.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusiond.model.nouns import frozen
-from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule, replaced
+from fusiond_stitching.frontend.building import Builder
+from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule
 
 MOVED = frozenset({"broadcast", "transpose", "reshape", "slice", "reverse", "concatenate", "iota", "dynamic-slice"})
 
 
-class Maps:
+class Maps(Builder):
     """Values of a loop's body for all trips at once, as instructions outside of it: dims are the trips, then the
     value's own. `made`: what was written so far."""
 
@@ -60,12 +61,12 @@ class Maps:
         if not order or whole is None:
             return False
         rest = tuple(dim for at, dim in enumerate(update.dims) if at != place)
-        found = self.add("reshape", into.dtype, (self.trips, *rest), [whole])
+        found = self.add("reshape", into.dtype, (self.trips, *rest), whole)
         if order < 0:
-            found = self.add("reverse", into.dtype, (self.trips, *rest), [found], dimensions=(0,))
+            found = self.add("reverse", into.dtype, (self.trips, *rest), found, dimensions=(0,))
         inverse = (*range(1, place + 1), 0, *range(place + 1, len(rest) + 1))  # output dimension -> operand dimension
-        found = self.add("transpose", into.dtype, into.dims, [found], dimensions=inverse)
-        self.made[into.name] = replaced(into, opcode="copy", operands=(found,), attributes=frozen({}))
+        found = self.add("transpose", into.dtype, into.dims, found, dimensions=inverse)
+        self.made[into.name] = into.becoming("copy", found)
         return True
 
     def _piece(self, whole: HloInstruction, part: HloInstruction, starts: Sequence[str]) -> tuple[int, int]:
@@ -106,7 +107,7 @@ class Maps:
         if each.name in self.laid:
             return self._laid(each)
         if each.opcode == "constant":
-            source = self.add("constant", each.dtype, each.dims, [], **each.attributes)
+            source = self.add("constant", each.dtype, each.dims, **each.attributes)
             return self._spread(source, each.dtype, each.dims)
         if each.opcode == "parameter":
             if each.name in self.fixed:
@@ -124,9 +125,9 @@ class Maps:
             if value is None:
                 return None
             if each.opcode in ELEMENTWISE and self.body[name].dims != each.dims:  # a predicate, a bound
-                value = self.add("broadcast", self.body[name].dtype, dims, [value], dimensions=(0,))
+                value = self.add("broadcast", self.body[name].dtype, dims, value, dimensions=(0,))
             operands.append(value)
-        return self.add(each.opcode, each.dtype, dims, operands, **_deeper(each, self.trips))
+        return self.add(each.opcode, each.dtype, dims, *operands, **_deeper(each, self.trips))
 
     def _product(self, each: HloInstruction) -> str | None:
         """A product with what no trip changes: of all trips' rows at once."""
@@ -137,8 +138,8 @@ class Maps:
         if rows is None or matrix is None:
             return None
         contracting = tuple(at + 1 for at in numbers["lhs_contracting"])
-        dims, operands = (self.trips, *each.dims), [rows, matrix]
-        return self.add("dot", each.dtype, dims, operands, **{**numbers, "lhs_contracting": contracting})
+        dims = (self.trips, *each.dims)
+        return self.add("dot", each.dtype, dims, rows, matrix, **{**numbers, "lhs_contracting": contracting})
 
     def alike(self, name: str) -> bool:
         """Whether a value is the same in all trips."""
@@ -160,11 +161,11 @@ class Maps:
                 found[each.name] = self.fixed[each.name].name
                 continue
             operands = [found[operand] for operand in each.operands]
-            found[each.name] = self.add(each.opcode, each.dtype, each.dims, operands, **each.attributes)
+            found[each.name] = self.add(each.opcode, each.dtype, each.dims, *operands, **each.attributes)
         return found[name]
 
     def _spread(self, source: str, dtype: str, dims: tuple[int, ...]) -> str:
-        return self.add("broadcast", dtype, (self.trips, *dims), [source], dimensions=tuple(range(1, len(dims) + 1)))
+        return self.add("broadcast", dtype, (self.trips, *dims), source, dimensions=tuple(range(1, len(dims) + 1)))
 
     def _number(self, each: HloInstruction) -> str | None:
         """A whole number that grows by the same amount from trip to trip."""
@@ -173,12 +174,10 @@ class Maps:
         if each.dtype == "pred" or list(values) != [values[0] + step * trip for trip in range(self.trips)]:
             return None
         shape = (self.trips,)
-        found = self.add("iota", each.dtype, shape, [], dimension=0)
+        found = self.add("iota", each.dtype, shape, dimension=0)
         for opcode, amount in (("multiply", step), ("add", values[0])):
-            constant = self.add("constant", each.dtype, (), [], values=(amount,))
-            spread = self.add("broadcast", each.dtype, shape, [constant], dimensions=())
-            found = self.add(opcode, each.dtype, shape, [found, spread])
-        return self.add("reshape", each.dtype, (self.trips, *each.dims), [found]) if each.dims else found
+            found = self.add(opcode, each.dtype, shape, found, self.number(amount, each.dtype, shape))
+        return self.add("reshape", each.dtype, (self.trips, *each.dims), found) if each.dims else found
 
     def _sliced(self, each: HloInstruction) -> str | None:
         """A piece for each trip of what no trip changes: all of it, the trips' dimension in front."""
@@ -202,24 +201,24 @@ class Maps:
             return None
         dims = (self.trips - 1, *each.dims)
         zeros, ones = (0,) * len(dims), (1,) * len(dims)
-        earlier = self.add("slice", each.dtype, dims, [whole], starts=zeros, limits=dims, strides=ones)
-        first = self.add("reshape", each.dtype, (1, *each.dims), [self.begin[each.name].name])
-        return self.add("concatenate", each.dtype, (self.trips, *each.dims), [first, earlier], dimension=0)
+        earlier = self.add("slice", each.dtype, dims, whole, starts=zeros, limits=dims, strides=ones)
+        first = self.add("reshape", each.dtype, (1, *each.dims), self.begin[each.name].name)
+        return self.add("concatenate", each.dtype, (self.trips, *each.dims), first, earlier, dimension=0)
 
     def _in_front(self, source: HloInstruction, place: int, order: int, dims: tuple[int, ...]) -> str:
         """All trips' pieces of a value, the trips' dimension in front. `dims`: of a piece."""
         rest = [at for at in range(len(source.dims)) if at != place]
         turned = tuple(source.dims[at] for at in (place, *rest))
-        found = self.add("transpose", source.dtype, turned, [source.name], dimensions=(place, *rest))
+        found = self.add("transpose", source.dtype, turned, source.name, dimensions=(place, *rest))
         if order < 0:
-            found = self.add("reverse", source.dtype, turned, [found], dimensions=(0,))
-        return self.add("reshape", source.dtype, (self.trips, *dims), [found])
+            found = self.add("reverse", source.dtype, turned, found, dimensions=(0,))
+        return self.add("reshape", source.dtype, (self.trips, *dims), found)
 
-    def add(self, opcode: str, dtype: str, dims: tuple[int, ...], operands: Iterable[str], **attributes: Any) -> str:
-        """One more instruction outside of the loop; its name."""
+    def add(self, opcode: str, dtype: str, dims: Sequence[int], *operands: str, **attributes: Any) -> str:
+        """One more instruction outside of the loop."""
         name = f"{self.prefix}>{next(self._fresh)}"
         self.made[name] = HloInstruction(
-            name=name, opcode=opcode, dtype=dtype, dims=dims, operands=tuple(operands), attributes=frozen(attributes)
+            name=name, opcode=opcode, dtype=dtype, dims=tuple(dims), operands=operands, attributes=frozen(attributes)
         )
         return name
 

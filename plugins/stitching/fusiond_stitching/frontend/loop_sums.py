@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
 from fusiond_stitching.frontend.loop_maps import Maps
 
@@ -53,10 +52,7 @@ class Sums:
         total = self._total(summand) if summand.name != parameter else None
         if total is None:
             return False
-        begin = self.operands[at].name
-        self.totals[result.name] = dataclasses.replace(
-            result, opcode="add", operands=(begin, total), attributes=frozen({})
-        )
+        self.totals[result.name] = result.becoming("add", self.operands[at].name, total)
         return True
 
     def take_product(self, at: int, result: HloInstruction) -> bool:
@@ -79,7 +75,7 @@ class Sums:
         numbers = dot.attributes
         moved = {**numbers, "lhs_contracting": tuple(each + 1 for each in numbers["lhs_contracting"])}
         dims = (self._maps.trips, *dot.dims)
-        self._maps.become(name, self._maps.add("dot", dot.dtype, dims, [self._all_trips(left), matrix], **moved))
+        self._maps.become(name, self._maps.add("dot", dot.dtype, dims, self._all_trips(left), matrix, **moved))
         return self._maps.result(last, result)
 
     def take_groups(self, at: int, result: HloInstruction) -> bool:
@@ -103,51 +99,50 @@ class Sums:
         groups = value.dims[dimension] // size
         split = (*value.dims[:dimension], groups, size, *value.dims[dimension + 1 :])
         gone = tuple(at + (at > dimension) for at in each.attributes["dimensions"] if at != dimension)
-        parts = dataclasses.replace(value, name=f"{each.name}~split", opcode="reshape", operands=(value.name,),
-                                    dims=split, attributes=frozen({}))  # fmt: skip
-        part = dataclasses.replace(
-            each, name=f"{each.name}~group", operands=(parts.name, each.operands[1]),
+        parts = value.becoming("reshape", value.name, name=f"{each.name}~split", dims=split)
+        part = each.becoming(
+            "reduce", parts.name, each.operands[1], name=f"{each.name}~group",
             dims=tuple(groups if at == dimension else value.dims[at] for at in kept),
-            attributes=frozen({**each.attributes, "dimensions": tuple(sorted((*gone, dimension + 1)))}),
+            **{**each.attributes, "dimensions": tuple(sorted((*gone, dimension + 1)))},
         )  # fmt: skip
         self.body = dataclasses.replace(body, instructions=topological([*body.instructions, parts, part]))
         whole = self._stacked(part)
         self.groups[f"{part.name}~after"] = value.name, dimension, size
-        zero = self._maps.add("constant", each.dtype, (), [], values=(0.0,))
+        zero = self._maps.constant(0.0, each.dtype)
         along = {**each.attributes, "dimensions": (1 + kept.index(dimension),)}
         dims = (self._maps.trips, *each.dims)
-        self._maps.become(each.name, self._maps.add("reduce", each.dtype, dims, [whole, zero], **along))
+        self._maps.become(each.name, self._maps.add("reduce", each.dtype, dims, whole, zero, **along))
         return self._maps.result(last, result)
 
     def _total(self, summand: HloInstruction) -> str | None:
         """The sum over all trips, outside."""
         numbers = summand.attributes
         if summand.opcode == "add":
-            parts = [each for each in self.body.operands(summand) if not self._zero(each)]
-            totals = [self._total(each) for each in parts]
-            if not totals or None in totals:
-                return None
-            first, *others = [each for each in totals if each is not None]
-            for each in others:
-                first = self._maps.add("add", summand.dtype, summand.dims, [first, each])
-            return first
+            return self._total_of_parts(summand)
         if not all(self._fits(name) for name in summand.operands):
             return None
         if summand.opcode == "dot" and not numbers["lhs_batch"]:
             operands = [self._all_trips(name) for name in summand.operands]
             moved = {key: (0, *(at + 1 for at in numbers[key])) for key in ("lhs_contracting", "rhs_contracting")}
-            return self._maps.add("dot", summand.dtype, summand.dims, operands, **{**numbers, **moved})
+            return self._maps.add("dot", summand.dtype, summand.dims, *operands, **{**numbers, **moved})
         if summand.opcode == "reduce" and len(summand.operands) == 2 and numbers["computation"].simple == "add":
             value, init = self.body.operands(summand)
             if not self._zero(init):
                 return None
-            zero = self._maps.add("constant", init.dtype, (), [], values=(0.0,))
-            dimensions = (0, *(at + 1 for at in numbers["dimensions"]))
-            operands = [self._all_trips(value.name), zero]
-            return self._maps.add(
-                "reduce", summand.dtype, summand.dims, operands, **{**numbers, "dimensions": dimensions}
-            )
+            zero = self._maps.constant(0.0, init.dtype)
+            along = {**numbers, "dimensions": (0, *(at + 1 for at in numbers["dimensions"]))}
+            return self._maps.add("reduce", summand.dtype, summand.dims, self._all_trips(value.name), zero, **along)
         return None
+
+    def _total_of_parts(self, summand: HloInstruction) -> str | None:
+        parts = [each for each in self.body.operands(summand) if not self._zero(each)]
+        totals = [self._total(each) for each in parts]
+        if not totals or None in totals:
+            return None
+        first, *others = [each for each in totals if each is not None]
+        for each in others:
+            first = self._maps.add("add", summand.dtype, summand.dims, first, each)
+        return first
 
     def _same(self, each: HloInstruction) -> HloInstruction | None:
         """What a value equals but for its dims: gradients of a broadcast sum up one number, and add it to 0."""
@@ -181,17 +176,12 @@ class Sums:
     def _stacked(self, of: HloInstruction) -> str:
         body, trips = self.body, self._maps.trips
         whole, piece = (trips, *of.dims), (1, *of.dims)
-        plain = dataclasses.replace(of, operands=(), attributes=frozen({}))
-        number = frozen({"number": len(body.parameters)})
-        before = dataclasses.replace(plain, name=f"{of.name}~laid", opcode="parameter", dims=whole, attributes=number)
-        zero = dataclasses.replace(
-            body[self._trip], name=f"{of.name}~first", opcode="constant", operands=(),
-            attributes=frozen({"values": (0,)}),
-        )  # fmt: skip
-        part = dataclasses.replace(plain, name=f"{of.name}~part", opcode="reshape", dims=piece, operands=(of.name,))
-        after = dataclasses.replace(
-            plain, name=f"{of.name}~after", opcode="dynamic-update-slice", dims=whole,
-            operands=(before.name, part.name, self._trip, *[zero.name] * len(of.dims)),
+        before = of.becoming("parameter", name=f"{of.name}~laid", dims=whole, number=len(body.parameters))
+        zero = body[self._trip].becoming("constant", name=f"{of.name}~first", values=(0,))
+        part = of.becoming("reshape", of.name, name=f"{of.name}~part", dims=piece)
+        starts = (self._trip, *[zero.name] * len(of.dims))
+        after = of.becoming(
+            "dynamic-update-slice", before.name, part.name, *starts, name=f"{of.name}~after", dims=whole
         )  # fmt: skip
         self.body = dataclasses.replace(
             body,
@@ -199,11 +189,10 @@ class Sums:
             parameters=(*body.parameters, before.name),
             outputs=(*body.outputs, after.name),
         )
-        empty = self._maps.add("constant", of.dtype, (), [], values=(0.0,))
-        begin = self._maps.add("broadcast", of.dtype, whole, [empty], dimensions=())
+        begin = self._maps.number(0.0, of.dtype, whole)
         self.operands = [*self.operands, self._maps.made[begin]]
         place = len(body.parameters)
-        self.laid[place] = dataclasses.replace(plain, name=f"{self._maps.prefix}{of.name}", opcode="while", dims=whole)
+        self.laid[place] = of.becoming("while", name=f"{self._maps.prefix}{of.name}", dims=whole)
         return self.laid[place].name
 
 

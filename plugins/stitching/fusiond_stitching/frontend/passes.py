@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusiond.model.keys import content_key
-from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import drop_unit_dims as unit_dims
 from fusiond_stitching.frontend import scatter_updates, selected_scatters, shapes, static_windows, sunk_gathers
 from fusiond_stitching.frontend.graph import KNOWN, SOURCES, HloInstruction, topological
@@ -179,9 +178,7 @@ def _swapped(
         return transpose
     other = {"lhs": "rhs", "rhs": "lhs"}
     swapped = {name: numbers[other[name[:3]] + name[3:]] for name in numbers}
-    return dataclasses.replace(
-        transpose, opcode="dot", operands=tuple(reversed(dot.operands)), attributes=frozen(swapped)
-    )
+    return transpose.becoming("dot", *reversed(dot.operands), **swapped)
 
 
 def _folded(dot: HloInstruction, kept: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> HloInstruction:
@@ -202,7 +199,7 @@ def _folded(dot: HloInstruction, kept: Mapping[str, HloInstruction], foreign: Ma
             attributes[name] = tuple(order[at] for at in attributes[name])
     if operands == list(dot.operands):
         return dot
-    return dataclasses.replace(dot, operands=tuple(operands), attributes=frozen(attributes))
+    return dot.becoming("dot", *operands, **attributes)
 
 
 # --- dimensions of size 1 -------------------------------------------------------------------------------
@@ -224,7 +221,7 @@ def own_outputs(graph: HloGraph) -> HloGraph:
         source = kept[output]
         if source.opcode in SOURCES or output in outputs[:place]:
             own = next(each for each in (f"{output}~out{n}" for n in itertools.count(place)) if each not in kept)
-            kept[own] = _copy_of(source, own)
+            kept[own] = source.becoming("copy", output, name=own)
             outputs[place] = own
     return dataclasses.replace(graph, instructions=kept, outputs=tuple(outputs))
 
@@ -242,14 +239,10 @@ def store_for_dots(graph: HloGraph) -> HloGraph:
                 source = kept[source.operands[0]]
             if source.opcode == "constant":
                 operands[place] = f"{name}~stored"
-                kept[operands[place]] = _copy_of(kept[name], operands[place])
+                kept[operands[place]] = kept[name].becoming("copy", name, name=operands[place])
         if tuple(operands) != call.operands:
             kept[call.name] = dataclasses.replace(call, operands=tuple(operands))
     return dataclasses.replace(graph, instructions=kept)
-
-
-def _copy_of(source: HloInstruction, name: str) -> HloInstruction:
-    return dataclasses.replace(source, name=name, opcode="copy", operands=(source.name,), attributes=frozen({}))
 
 
 PASSES: tuple[Pass, ...] = (

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
 
 from fusiond.model.nouns import frozen
-from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule, replaced, topological
+from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule, topological
 from fusiond_stitching.frontend.scan_loop import Loop
 
 
@@ -139,12 +138,10 @@ class _Users:
             if each.name in own and each.name not in labels:
                 del self.found[each.name]
             else:
-                attributes = frozen({**each.attributes, "loop": made})
-                self.found[each.name] = replaced(each, operands=operands, attributes=attributes)
+                self.found[each.name] = each.becoming("scan", *operands, **{**each.attributes, "loop": made})
         for name in joined:
             if name in labels:
-                attributes = frozen({"loop": made, "result": labels[name]})
-                self.found[name] = replaced(self.found[name], opcode="scan", operands=operands, attributes=attributes)
+                self.found[name] = self.found[name].becoming("scan", *operands, loop=made, result=labels[name])
             else:
                 del self.found[name]
 
@@ -172,15 +169,14 @@ class _GrownBody:
     def piecewise(self, each: HloInstruction, inside: Mapping[str, str]) -> str:
         """A trip's piece of an instruction outside, some of whose operands are inside."""
         values = tuple(inside[one] if one in inside else self._piece(one) for one in each.operands)
-        return self._add(f"{self.loop.name}@+{each.name}", each, dims=self.update.dims, operands=values)
+        name = f"{self.loop.name}@+{each.name}"
+        return self._add(each.becoming(each.opcode, *values, name=name, dims=self.update.dims, **each.attributes))
 
     def laid(self, each: HloInstruction, piece: str) -> str:
         """The whole of it, of which each trip stores a piece."""
         label = f"{self.loop.name}@+{each.name}/laid"
         before = self._parameter(f"{label}/before", each)
-        return self._add(
-            label, each, opcode="dynamic-update-slice", operands=(before, piece, *self.starts), attributes=frozen({})
-        )
+        return self._add(each.becoming("dynamic-update-slice", before, piece, *self.starts, name=label))
 
     def body(self) -> HloModule:
         body = self.loop.body
@@ -191,13 +187,12 @@ class _GrownBody:
             outputs=(*body.outputs, *self.parameters[len(body.parameters) :]),
         )
 
-    def _add(self, name: str, like: HloInstruction, **changes: Any) -> str:
-        self.added[name] = replaced(like, name=name, **changes)
-        return name
+    def _add(self, made: HloInstruction) -> str:
+        self.added[made.name] = made
+        return made.name
 
     def _parameter(self, name: str, like: HloInstruction) -> str:
-        number = frozen({"number": len(self.parameters)})
-        self.parameters.append(self._add(name, like, opcode="parameter", operands=(), attributes=number))
+        self.parameters.append(self._add(like.becoming("parameter", name=name, number=len(self.parameters))))
         return name
 
     def _piece(self, name: str) -> str:
@@ -211,9 +206,9 @@ class _GrownBody:
                 return str(each.name)
         piece = f"{given}/part"
         self.pieces.append(piece)
+        sizes = self.update.dims
         return self._add(
-            piece, source, opcode="dynamic-slice", dims=self.update.dims, operands=(given, *self.starts),
-            attributes=frozen({"sizes": self.update.dims}),
+            source.becoming("dynamic-slice", given, *self.starts, name=piece, dims=sizes, sizes=sizes)
         )  # fmt: skip
 
     def _given(self, name: str) -> str:

@@ -28,7 +28,6 @@ from fusiond_stitching.frontend.loop_sums import Sums
 from fusiond_stitching.frontend.scan_axes import Axes, ScanPartition, shared_by_threads
 from fusiond_stitching.frontend.scan_loop import Loop
 
-OPCODE = "scan"
 MOST_HELD = 128  #: Numbers of the state that a thread holds
 MOST_WORK = 512  #: Numbers that a thread goes through in a trip for what it reduces
 
@@ -84,20 +83,14 @@ def _result(
     place = each.attributes["result"]
     laid = each in known.laid
     if not laid and loop.body.outputs[place] == loop.body.parameters[place]:
-        return _as(each, "copy", [each.operands[place]], {})
+        return each.becoming("copy", each.operands[place])
     state, scan = made or ([], None)
     if scan is None:
         return None
     result = _own(known.call, known.body.outputs[place])
     if not laid and result not in scan.stacked:
         result = _own(known.call, loop.body.parameters[place])
-    return _as(each, OPCODE, state, {"loop": scan, "result": result})
-
-
-def _as(
-    result: HloInstruction, opcode: str, operands: Sequence[str], attributes: Mapping[str, object]
-) -> HloInstruction:
-    return dataclasses.replace(result, opcode=opcode, operands=tuple(operands), attributes=frozen(attributes))
+    return each.becoming("scan", *state, loop=scan, result=result)
 
 
 def _own(loop: str, name: str) -> str:
@@ -328,15 +321,13 @@ class _Recognised:
                 dims = matrix.dims
                 if turned:
                     dims, summed = dims[::-1], (0,)
-                    outside = maps.add("transpose", matrix.dtype, dims, [outside], dimensions=(1, 0))
+                    outside = maps.add("transpose", matrix.dtype, dims, outside, dimensions=(1, 0))
                 self.operands.append(maps.made.get(outside) or self.outside[outside])
                 body = loop_bodies.with_state(body, f"{dot.name}~{place}", dataclasses.replace(matrix, dims=dims))
                 operands = list(body[dot.name].operands)
                 operands[place] = body.parameters[-1]
-                body = loop_bodies.with_instruction(body, dataclasses.replace(
-                    body[dot.name], operands=tuple(operands),
-                    attributes=frozen({**body[dot.name].attributes, side: summed}),
-                ))  # fmt: skip
+                turned_dot = body[dot.name].becoming("dot", *operands, **{**body[dot.name].attributes, side: summed})
+                body = loop_bodies.with_instruction(body, turned_dot)
         self.body, self.before = body, {**self.before, **maps.made}
 
     def _take_out_sums(self, *, groups: bool = False) -> bool:
@@ -356,7 +347,7 @@ class _Recognised:
         self.before = {**self.before, **maps.made, **sums.totals}
         for at in taken:
             del self.live[at]
-        laid = {at: dataclasses.replace(each, attributes=frozen({"result": at})) for at, each in sums.laid.items()}
+        laid = {at: each.becoming("while", result=at) for at, each in sums.laid.items()}
         self.laid = (*self.laid, *laid.values())
         self.live |= laid
         return True

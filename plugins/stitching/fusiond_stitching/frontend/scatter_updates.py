@@ -17,7 +17,6 @@ import dataclasses
 import math
 from collections.abc import Container, Mapping
 
-from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import sorted_scatters
 from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule, topological
 
@@ -79,15 +78,14 @@ def rewritten(module: HloModule, *, all_of_them: bool = True, deterministic: boo
             # What replaces values is sorted only where it must be: a loop over few updates is one launch.
             wanted = many or (all_of_them and (how == "updates" or deterministic))
             if each.elements and updates.elements and how is not None and wanted:
-                base = dataclasses.replace(
-                    operand, name=f"{each.name}~base", opcode="copy", operands=(operand.name,), attributes=frozen({})
-                )
+                base = operand.becoming("copy", operand.name, name=f"{each.name}~base")
+                operands, attributes = (base.name, *each.operands[1:]), {**each.attributes, "in_place": True}
                 found.append(base)
-                if how == "sorted":
-                    found += sorted_scatters.expanded(module, each, base.name)
-                    continue
-                attributes = frozen({**each.attributes, "in_place": True})
-                found.append(dataclasses.replace(each, operands=(base.name, *each.operands[1:]), attributes=attributes))
+                found += (
+                    sorted_scatters.expanded(module, each, base.name)
+                    if how == "sorted"
+                    else [each.becoming("scatter", *operands, **attributes)]
+                )
                 continue
         found.append(each)
     if len(found) == len(module.instructions):

@@ -13,12 +13,11 @@ index that points nowhere equals no column: the update is dropped, as HLO says.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import constant_numbers
+from fusiond_stitching.frontend.building import Rewriting
 from fusiond_stitching.frontend.graph import HloInstruction, topological
 
 REACH = {"s8": 2**7, "u8": 2**8, "s16": 2**15, "u16": 2**16, "s32": 2**31, "u32": 2**32, "s64": 2**63, "u64": 2**64}
@@ -30,71 +29,35 @@ def selected(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) ->
     for each in topological(given.values()):
         steps = None
         if each.opcode == "scatter" and each.name not in foreign:
-            operand, starts, updates = (given[name] for name in each.operands)
-            steps = _Select(each, operand, starts, updates).steps(_counted(given, each, starts))
+            steps = _Select(each, given).steps(_counted(given, each))
         for step in steps or [each]:
             found[step.name] = step
     return found
 
 
-class Expansion:
+class ScatterRewriting(Rewriting):
     """A scatter, and the instructions that are made to stand for it."""
 
-    def __init__(
-        self, scatter: HloInstruction, operand: HloInstruction, starts: HloInstruction, updates: HloInstruction
-    ) -> None:
+    def __init__(self, scatter: HloInstruction, given: Mapping[str, HloInstruction]) -> None:
+        super().__init__(scatter, "select")
         self.scatter = scatter
-        self.operand = operand
-        self.starts = starts
-        self.updates = updates
+        self.operand, self.starts, self.updates = (given[name] for name in scatter.operands)
         self.numbers: Mapping[str, Any] = scatter.attributes
-        self.made: list[HloInstruction] = []
-
-    def applied(self, before: str, update: str, dims: tuple[int, ...]) -> str:
-        """The scatter's computation, element by element, of two values with these dims."""
-        computation = self.numbers["computation"]
-        first, second = computation.parameters
-        names = {first.name: before, second.name: update}
-        for each in computation.instructions:
-            if each.opcode == "constant":
-                scalar = self.make("constant", each.dtype, (), (), each.attributes)
-                names[each.name] = self.make("broadcast", each.dtype, dims, (scalar,), {"dimensions": ()})
-                continue
-            operands = tuple(names[name] for name in each.operands)
-            names[each.name] = self.make(each.opcode, each.dtype, dims, operands, each.attributes)
-        return names[computation.results[0]]
-
-    def make(
-        self, opcode: str, kind: str, dims: tuple[int, ...], operands: tuple[str, ...],
-        attributes: Mapping[str, Any] | None = None,
-    ) -> str:  # fmt: skip
-        """A new instruction among those that stand for the scatter; its name."""
-        made = HloInstruction(
-            name=f"{self.scatter.name}~select{len(self.made)}",
-            opcode=opcode,
-            dtype=kind,
-            dims=dims,
-            operands=operands,
-            attributes=frozen(attributes or {}),
-            where=self.scatter.where,
-        )
-        self.made.append(made)
-        return made.name
 
 
-def _counted(given: Mapping[str, HloInstruction], scatter: HloInstruction, starts: HloInstruction) -> dict[int, int]:
+def _counted(given: Mapping[str, HloInstruction], scatter: HloInstruction) -> dict[int, int]:
     """Component of the index -> the dimension of the indices whose number it is, as in `x.at[arange(n), labels]`."""
     vector = scatter.attributes["index_vector_dim"]
     found = {}
     for component in range(len(scatter.attributes["scatter_dims_to_operand_dims"])):
-        own = constant_numbers.part(given, starts.name, vector, component)
+        own = constant_numbers.part(given, scatter.operands[1], vector, component)
         at = constant_numbers.counts_along(given, own) if own is not None else None
         if at is not None and at != vector:
             found[component] = at - (at > vector)
     return found
 
 
-class _Select(Expansion):
+class _Select(ScatterRewriting):
     def steps(self, counted: Mapping[int, int]) -> list[HloInstruction] | None:
         """The instructions that stand for the scatter; None where two updates may meet, or a window moves. `counted`:
         component of the index -> the dimension of the updates' batch whose number it is."""
@@ -106,21 +69,13 @@ class _Select(Expansion):
             return None
         conditions = list(self._conditions(tied, counted))
         update = self._update(tied)
-        applied = self.applied(self.operand.name, update, dims)
+        applied = self.applied(self.numbers["computation"], dims, self.operand.name, update)
         if not conditions:  # every element has an update, and knows which
-            self.made.append(
-                dataclasses.replace(self.scatter, opcode="copy", operands=(applied,), attributes=frozen({}))
-            )
-            return self.made
+            return [*self.made, self.scatter.becoming("copy", applied)]
         condition = conditions[0]
         for other in conditions[1:]:
-            condition = self.make("and", "pred", dims, (condition, other))
-        self.made.append(
-            dataclasses.replace(
-                self.scatter, opcode="select", operands=(condition, applied, self.operand.name), attributes=frozen({})
-            )
-        )
-        return self.made
+            condition = self.add("and", "pred", dims, condition, other)
+        return [*self.made, self.scatter.becoming("select", condition, applied, self.operand.name)]
 
     def _tied(self, counted: Mapping[int, int]) -> dict[int, int] | None:
         """Dimension of the updates -> the operand's, for those of more than one element."""
@@ -142,11 +97,8 @@ class _Select(Expansion):
         for component, number in counted.items():
             target = numbers["scatter_dims_to_operand_dims"][component]
             own = batch[number]
-            if (
-                own not in found
-                and target not in found.values()
-                and self.updates.dims[own] == self.operand.dims[target]
-            ):
+            alike = self.updates.dims[own] == self.operand.dims[target]
+            if own not in found and target not in found.values() and alike:
                 found[own] = target
         if any(self.updates.dims[at] > 1 and at not in found for at in batch):
             return None
@@ -164,26 +116,24 @@ class _Select(Expansion):
                 continue
             name, shape = self.starts.name, self.starts.dims
             if vector < len(shape):
-                limits = tuple(component + 1 if at == vector else dim for at, dim in enumerate(shape))
-                starts = tuple(component if at == vector else 0 for at in range(len(shape)))
-                cut = tuple(1 if at == vector else dim for at, dim in enumerate(shape))
-                steps = {"starts": starts, "limits": limits, "strides": (1,) * len(shape)}
-                name = self.make("slice", kind, cut, (name,), steps)
+                starts, limits = list((0,) * len(shape)), list(shape)
+                starts[vector], limits[vector] = component, component + 1
+                cut = (*shape[:vector], 1, *shape[vector + 1 :])
+                steps = {"starts": tuple(starts), "limits": tuple(limits), "strides": (1,) * len(shape)}
+                name = self.add("slice", kind, cut, name, **steps)
             large = [(at, tied[at]) for at in batch if at in tied and self.updates.dims[at] > 1]
-            spread = self._spread(name, kind, large, self.updates.dims)
-            column = self.make("iota", kind, dims, (), {"dimension": target})
-            yield self.make("compare", "pred", dims, (column, spread), {"direction": "EQ", "total": False})
+            spread = self._spread(name, kind, large)
+            yield self.compared(self.add("iota", kind, dims, dimension=target), spread, dims, "EQ")
 
     def _update(self, tied: Mapping[int, int]) -> str:
         large = [(at, target) for at, target in sorted(tied.items()) if self.updates.dims[at] > 1]
-        return self._spread(self.updates.name, self.updates.dtype, large, self.updates.dims)
+        return self._spread(self.updates.name, self.updates.dtype, large)
 
-    def _spread(self, name: str, kind: str, large: list[tuple[int, int]], dims: tuple[int, ...]) -> str:
-        """A value over the dimensions `large` (own, operand's) of `dims`, over all of the operand's."""
-        shape = tuple(dims[at] for at, _ in large)
-        name = self.make("reshape", kind, shape, (name,))
-        order = sorted(range(len(large)), key=lambda at: large[at][1])
-        if order != list(range(len(large))):
-            name = self.make("transpose", kind, tuple(shape[at] for at in order), (name,), {"dimensions": tuple(order)})
-        targets = tuple(large[at][1] for at in order)
-        return self.make("broadcast", kind, self.operand.dims, (name,), {"dimensions": targets})
+    def _spread(self, name: str, kind: str, large: list[tuple[int, int]]) -> str:
+        """A value over the dimensions `large` (own, operand's) of the updates, over all of the operand's."""
+        shape = tuple(self.updates.dims[at] for at, _ in large)
+        name = self.add("reshape", kind, shape, name)
+        order = tuple(sorted(range(len(large)), key=lambda at: large[at][1]))
+        if order != tuple(range(len(large))):
+            name = self.add("transpose", kind, [shape[at] for at in order], name, dimensions=order)
+        return self.add("broadcast", kind, self.operand.dims, name, dimensions=tuple(large[at][1] for at in order))

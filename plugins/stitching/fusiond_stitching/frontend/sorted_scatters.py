@@ -15,11 +15,9 @@ before it in the tile have it.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any
 
-from fusiond.model.nouns import frozen
+from fusiond_stitching.frontend.building import Rewriting
 from fusiond_stitching.frontend.graph import BYTES, Computation, HloInstruction, HloModule
 
 FEW = 4096  #: Rows that are sorted by comparing all pairs
@@ -61,13 +59,13 @@ def expanded(module: HloModule, scatter: HloInstruction, base: str) -> list[HloI
     return _Sorted(module, scatter, base).found()
 
 
-class _Sorted:
+class _Sorted(Rewriting):
     def __init__(self, module: HloModule, scatter: HloInstruction, base: str) -> None:
+        super().__init__(scatter, "order")
         self.scatter = scatter
         self.base = base
         self.numbers = scatter.attributes
         _, self.indices, self.updates = module.operands(scatter)
-        self.made: list[HloInstruction] = []
         windows = self.numbers["update_window_dims"]
         self.batch = [at for at in range(len(self.updates.dims)) if at not in windows]
         self.count = math.prod(self.updates.dims[at] for at in self.batch)
@@ -81,9 +79,9 @@ class _Sorted:
         order = self._by_pairs(keys) if self.count <= FEW else self._by_digits(keys, rows)
         dims = (self.count, *(self.updates.dims[at] for at in numbers["update_window_dims"]))
         turned = (*self.batch, *numbers["update_window_dims"])
-        updates = self._add("transpose", self.updates.dtype, tuple(self.updates.dims[at] for at in turned),
+        updates = self.add("transpose", self.updates.dtype, tuple(self.updates.dims[at] for at in turned),
                             self.updates.name, dimensions=turned)  # fmt: skip
-        updates = self._add("reshape", self.updates.dtype, dims, updates)
+        updates = self.add("reshape", self.updates.dtype, dims, updates)
         gone = sorted({*numbers["inserted_window_dims"], *numbers["input_batching_dims"]})
         attributes = {
             **numbers,
@@ -101,8 +99,7 @@ class _Sorted:
             self._taken(columns, "s64", (self.count, len(self.targets)), order),
             self._taken(updates, self.updates.dtype, dims, order),
         )
-        self.made.append(dataclasses.replace(self.scatter, operands=operands, attributes=frozen(attributes)))
-        return self.made
+        return [*self.made, self.scatter.becoming("scatter", *operands, **attributes)]
 
     def _columns(self) -> str:
         """The updates' indices: s64[updates, dimensions that they name]."""
@@ -111,44 +108,42 @@ class _Sorted:
         if vector < len(dims):
             turned = (*(at for at in range(len(dims)) if at != vector), vector)
             shape = tuple(dims[at] for at in turned)
-            name = self._add("transpose", kind, shape, name, dimensions=turned)
+            name = self.add("transpose", kind, shape, name, dimensions=turned)
         else:
             shape = (*dims, 1)
         width = shape[-1]
-        found = [
-            self._add("convert", "s64", (self.count, width), self._add("reshape", kind, (self.count, width), name))
-        ]
+        found = [self.add("convert", "s64", (self.count, width), self.add("reshape", kind, (self.count, width), name))]
         for at in self.numbers["scatter_indices_batching_dims"]:
-            along = self._add("iota", "s64", shape[:-1], dimension=at - (at > vector))
-            found.append(self._add("reshape", "s64", (self.count, 1), along))
+            along = self.add("iota", "s64", shape[:-1], dimension=at - (at > vector))
+            found.append(self.add("reshape", "s64", (self.count, 1), along))
         if len(found) == 1:
             return found[0]
-        return self._add("concatenate", "s64", (self.count, len(self.targets)), *found, dimension=1)
+        return self.add("concatenate", "s64", (self.count, len(self.targets)), *found, dimension=1)
 
     def _keys(self, columns: str, rows: int) -> str:
         """Which row of the operand each update falls on; `rows` where it falls on none."""
         shape = (self.count,)
-        total, valid = self._number(0, "s64", shape), None
+        total, valid = self.number(0, "s64", shape), None
         for at, dimension in enumerate(self.targets):
             size = self.scatter.dims[dimension]
-            cut = self._add("slice", "s64", (self.count, 1), columns, starts=(0, at), limits=(self.count, at + 1),
+            cut = self.add("slice", "s64", (self.count, 1), columns, starts=(0, at), limits=(self.count, at + 1),
                             strides=(1, 1))  # fmt: skip
-            own = self._add("reshape", "s64", shape, cut)
-            inside = self._add(
+            own = self.add("reshape", "s64", shape, cut)
+            inside = self.add(
                 "and", "pred", shape,
-                self._compared(own, self._number(0, "s64", shape), shape, "GE"),
-                self._compared(own, self._number(size, "s64", shape), shape, "LT"),
+                self.compared(own, self.number(0, "s64", shape), shape, "GE"),
+                self.compared(own, self.number(size, "s64", shape), shape, "LT"),
             )  # fmt: skip
-            valid = inside if valid is None else self._add("and", "pred", shape, valid, inside)
-            total = self._add("multiply", "s64", shape, total, self._number(size, "s64", shape))
-            total = self._add("add", "s64", shape, total, own)
+            valid = inside if valid is None else self.add("and", "pred", shape, valid, inside)
+            total = self.add("multiply", "s64", shape, total, self.number(size, "s64", shape))
+            total = self.add("add", "s64", shape, total, own)
         assert valid is not None
-        found = self._add("select", "s64", shape, valid, total, self._number(rows, "s64", shape))
-        return self._add("convert", "s32", shape, found)
+        found = self.add("select", "s64", shape, valid, total, self.number(rows, "s64", shape))
+        return self.add("convert", "s32", shape, found)
 
     def _taken(self, values: str, kind: str, dims: tuple[int, ...], order: str) -> str:
         """Rows of a value, in another order."""
-        return self._add(
+        return self.add(
             "gather", kind, dims, values, order,
             offset_dims=tuple(range(1, len(dims))), collapsed_slice_dims=(0,), start_index_map=(0,),
             index_vector_dim=1, slice_sizes=(1, *dims[1:]), operand_batching_dims=(), start_indices_batching_dims=(),
@@ -158,113 +153,84 @@ class _Sorted:
 
     def _by_pairs(self, keys: str) -> str:
         place = self._before(keys, (self.count,))
-        return self._put(self._iota((self.count,), 0), place, self.count)
+        return self._put(self.iota((self.count,), 0), place, self.count)
 
     def _by_digits(self, keys: str, rows: int) -> str:
         tiles = -(-self.count // TILE)
         whole = tiles * TILE
-        order = self._iota((whole,), 0)
-        behind = self._add("constant", "s32", (), values=(rows,))  # they come behind all others, which are earlier
+        order = self.iota((whole,), 0)
+        behind = self.add("constant", "s32", (), values=(rows,))  # they come behind all others, which are earlier
         if whole > self.count:
-            keys = self._add("pad", "s32", (whole,), keys, behind, low=(0,), high=(whole - self.count,), interior=(0,))
+            keys = self.add("pad", "s32", (whole,), keys, behind, low=(0,), high=(whole - self.count,), interior=(0,))
         for shift in range(0, rows.bit_length(), _DIGIT):
             sorted_ = self._taken(keys, "s32", (whole,), order) if shift else keys
             order = self._put(order, self._places(sorted_, shift, tiles), whole)
-        return self._add("slice", "s32", (self.count,), order, starts=(0,), limits=(self.count,), strides=(1,))
+        return self.add("slice", "s32", (self.count,), order, starts=(0,), limits=(self.count,), strides=(1,))
 
     def _places(self, keys: str, shift: int, tiles: int) -> str:
         """Where each row comes to lie when it is sorted by one digit."""
         whole, grid, cube = tiles * TILE, (tiles, TILE), (tiles, TILE, TILE)
-        moved = self._add("shift-right-logical", "s32", (whole,), keys, self._number(shift, "s32", (whole,)))
-        digit = self._add("and", "s32", (whole,), moved, self._number(TILE - 1, "s32", (whole,)))
-        digits = self._add("reshape", "s32", grid, digit)
-        spread = self._add("broadcast", "s32", cube, digits, dimensions=(0, 1))
-        hits = self._compared(spread, self._iota(cube, 2), cube, "EQ")
+        moved = self.add("shift-right-logical", "s32", (whole,), keys, self.number(shift, "s32", (whole,)))
+        digit = self.add("and", "s32", (whole,), moved, self.number(TILE - 1, "s32", (whole,)))
+        digits = self.add("reshape", "s32", grid, digit)
+        spread = self.add("broadcast", "s32", cube, digits, dimensions=(0, 1))
+        hits = self.compared(spread, self.iota(cube, 2), cube, "EQ")
         counts = self._counted(hits, cube, 1)  # of each tile, how often each digit
-        by_digit = self._add("transpose", "s32", (TILE, tiles), counts, dimensions=(1, 0))
-        starts = self._sums_before(self._add("reshape", "s32", (whole,), by_digit), whole)
-        tile = self._iota(grid, 0)
-        row = self._add("multiply", "s32", grid, digits, self._number(tiles, "s32", grid))
-        at = self._add("reshape", "s32", (whole,), self._add("add", "s32", grid, row, tile))
+        by_digit = self.add("transpose", "s32", (TILE, tiles), counts, dimensions=(1, 0))
+        starts = self._sums_before(self.add("reshape", "s32", (whole,), by_digit), whole)
+        tile = self.iota(grid, 0)
+        row = self.add("multiply", "s32", grid, digits, self.number(tiles, "s32", grid))
+        at = self.add("reshape", "s32", (whole,), self.add("add", "s32", grid, row, tile))
         begin = self._taken(starts, "s32", (whole,), at)
-        within = self._add("reshape", "s32", (whole,), self._equal_before(digits, cube))
-        return self._add("add", "s32", (whole,), begin, within)
+        within = self.add("reshape", "s32", (whole,), self._equal_before(digits, cube))
+        return self.add("add", "s32", (whole,), begin, within)
 
     def _sums_before(self, values: str, size: int) -> str:
         """The sum of all values before each one: inside runs, and of the runs before."""
         runs = size // TILE
         grid = (runs, TILE)
-        values = self._add("reshape", "s32", grid, values)
+        values = self.add("reshape", "s32", grid, values)
         inside = self._earlier_summed(values, grid)
-        whole = self._summed(values, grid, 1)
-        before = self._earlier_summed(self._add("reshape", "s32", (1, runs), whole), (1, runs))
-        spread = self._add("broadcast", "s32", grid, self._add("reshape", "s32", (runs,), before), dimensions=(0,))
-        return self._add("reshape", "s32", (size,), self._add("add", "s32", grid, inside, spread))
+        whole = self.reduced(values, "s32", grid, 1, "add", 0)
+        before = self._earlier_summed(self.add("reshape", "s32", (1, runs), whole), (1, runs))
+        spread = self.add("broadcast", "s32", grid, self.add("reshape", "s32", (runs,), before), dimensions=(0,))
+        return self.add("reshape", "s32", (size,), self.add("add", "s32", grid, inside, spread))
 
     def _earlier_summed(self, values: str, grid: tuple[int, int]) -> str:
         """Of each row, the sum of what stands before each of its values."""
         cube = (*grid, grid[1])
-        earlier = self._compared(self._iota(cube, 2), self._iota(cube, 1), cube, "LT")
-        spread = self._add("broadcast", "s32", cube, values, dimensions=(0, 2))
-        return self._summed(self._add("select", "s32", cube, earlier, spread, self._number(0, "s32", cube)), cube, 2)
+        earlier = self.compared(self.iota(cube, 2), self.iota(cube, 1), cube, "LT")
+        spread = self.add("broadcast", "s32", cube, values, dimensions=(0, 2))
+        chosen = self.add("select", "s32", cube, earlier, spread, self.number(0, "s32", cube))
+        return self.reduced(chosen, "s32", cube, 2, "add", 0)
 
     def _equal_before(self, digits: str, cube: tuple[int, int, int]) -> str:
         """Of each row of digits, how many before each one are equal to it."""
-        own = self._add("broadcast", "s32", cube, digits, dimensions=(0, 1))
-        other = self._add("broadcast", "s32", cube, digits, dimensions=(0, 2))
-        earlier = self._compared(self._iota(cube, 2), self._iota(cube, 1), cube, "LT")
-        hits = self._add("and", "pred", cube, self._compared(own, other, cube, "EQ"), earlier)
+        own = self.add("broadcast", "s32", cube, digits, dimensions=(0, 1))
+        other = self.add("broadcast", "s32", cube, digits, dimensions=(0, 2))
+        earlier = self.compared(self.iota(cube, 2), self.iota(cube, 1), cube, "LT")
+        hits = self.add("and", "pred", cube, self.compared(own, other, cube, "EQ"), earlier)
         return self._counted(hits, cube, 2)
 
     def _before(self, keys: str, shape: tuple[int]) -> str:
         """How many keys come before each: smaller ones, and equal ones that stand before it."""
         square = (*shape, *shape)
-        own = self._add("broadcast", "s32", square, keys, dimensions=(0,))
-        other = self._add("broadcast", "s32", square, keys, dimensions=(1,))
-        earlier = self._compared(self._iota(square, 1), self._iota(square, 0), square, "LT")
-        equal = self._add("and", "pred", square, self._compared(other, own, square, "EQ"), earlier)
-        smaller = self._compared(other, own, square, "LT")
-        return self._counted(self._add("or", "pred", square, smaller, equal), square, 1)
+        own = self.add("broadcast", "s32", square, keys, dimensions=(0,))
+        other = self.add("broadcast", "s32", square, keys, dimensions=(1,))
+        earlier = self.compared(self.iota(square, 1), self.iota(square, 0), square, "LT")
+        equal = self.add("and", "pred", square, self.compared(other, own, square, "EQ"), earlier)
+        smaller = self.compared(other, own, square, "LT")
+        return self._counted(self.add("or", "pred", square, smaller, equal), square, 1)
 
     def _put(self, values: str, place: str, size: int) -> str:
         """Each value at its place; no two places are equal."""
-        base = self._add("copy", "s32", (size,), self._number(0, "s32", (size,)))
-        return self._add(
+        base = self.add("copy", "s32", (size,), self.number(0, "s32", (size,)))
+        return self.add(
             "scatter", "s32", (size,), base, place, values,
             update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
             input_batching_dims=(), scatter_indices_batching_dims=(), unique=True, in_place=True,
             computation=Computation.of_two("add", "s32"),
         )  # fmt: skip
 
-    # --- instructions ---
-
-    def _summed(self, values: str, dims: tuple[int, ...], at: int) -> str:
-        rest = tuple(dim for place, dim in enumerate(dims) if place != at)
-        zero = self._add("constant", "s32", (), values=(0,))
-        computation = Computation.of_two("add", "s32")
-        return self._add("reduce", "s32", rest, values, zero, dimensions=(at,), computation=computation, result=0)
-
     def _counted(self, hits: str, dims: tuple[int, ...], at: int) -> str:
-        return self._summed(self._add("convert", "s32", dims, hits), dims, at)
-
-    def _compared(self, one: str, other: str, dims: tuple[int, ...], direction: str) -> str:
-        return self._add("compare", "pred", dims, one, other, direction=direction, total=False)
-
-    def _number(self, value: int, kind: str, dims: tuple[int, ...]) -> str:
-        return self._add("broadcast", kind, dims, self._add("constant", kind, (), values=(value,)), dimensions=())
-
-    def _iota(self, dims: tuple[int, ...], at: int) -> str:
-        return self._add("iota", "s32", dims, dimension=at)
-
-    def _add(self, opcode: str, dtype: str, dims: tuple[int, ...], *operands: str, **attributes: Any) -> str:
-        made = HloInstruction(
-            name=f"{self.scatter.name}~order{len(self.made)}",
-            opcode=opcode,
-            dtype=dtype,
-            dims=dims,
-            operands=operands,
-            attributes=frozen(attributes),
-            where=self.scatter.where,
-        )
-        self.made.append(made)
-        return made.name
+        return self.reduced(self.add("convert", "s32", dims, hits), "s32", dims, at, "add", 0)

@@ -10,24 +10,22 @@ select over both.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import constant_numbers
 from fusiond_stitching.frontend.graph import HloInstruction, topological
-from fusiond_stitching.frontend.selected_scatters import REACH, Expansion
+from fusiond_stitching.frontend.selected_scatters import REACH, ScatterRewriting
 
 
 def placed(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> dict[str, HloInstruction]:
     """The same instructions, with such windows cut out and put in by their places."""
     found: dict[str, HloInstruction] = {}
     for each in topological(given.values()):
-        steps: Sequence[HloInstruction] | None = None
+        steps: list[HloInstruction] | None = None
         if each.name not in foreign and each.opcode == "scatter":
-            operand, starts, updates = (given[name] for name in each.operands)
-            steps = _Window(each, operand, starts, updates).steps(constant_numbers.elements(given, starts.name))
+            steps = _Window(each, given).steps(constant_numbers.elements(given, each.operands[1]))
         elif each.name not in foreign and each.opcode == "dynamic-slice":
             steps = _cut(each, given)
         for step in steps or [each]:
@@ -41,18 +39,17 @@ def _cut(each: HloInstruction, given: Mapping[str, HloInstruction]) -> list[HloI
     if len(known) < len(starts):
         return None
     dims = given[each.operands[0]].dims
-    begin = tuple(min(max(at, 0), dim - size) for at, dim, size in zip(known, dims, each.dims, strict=True))
-    attributes = {
-        "starts": begin,
-        "limits": tuple(at + size for at, size in zip(begin, each.dims, strict=True)),
-        "strides": (1,) * len(dims),
-    }
-    return [
-        dataclasses.replace(each, opcode="slice", operands=each.operands[:1], attributes=frozen(attributes))
-    ]  # fmt: skip
+    begin = [min(max(at, 0), dim - size) for at, dim, size in zip(known, dims, each.dims, strict=True)]
+    return [each.becoming("slice", each.operands[0], **_box(begin, each.dims))]
 
 
-class _Window(Expansion):
+def _box(begin: Sequence[int], sizes: Sequence[int]) -> dict[str, Any]:
+    """A slice's attributes."""
+    limits = tuple(at + size for at, size in zip(begin, sizes, strict=True))
+    return {"starts": tuple(begin), "limits": limits, "strides": (1,) * len(sizes)}
+
+
+class _Window(ScatterRewriting):
     def steps(self, known: Sequence[int] | None) -> list[HloInstruction] | None:
         """The instructions that stand for the scatter; None where it has more than one window. `known`: its place."""
         windows = self.numbers["update_window_dims"]
@@ -65,52 +62,41 @@ class _Window(Expansion):
         gone = {*self.numbers["inserted_window_dims"], *self.numbers["input_batching_dims"]}
         sizes = iter(self.updates.dims[at] for at in windows)
         window = tuple(1 if at in gone else next(sizes) for at in range(len(self.operand.dims)))
-        targets = self.numbers["scatter_dims_to_operand_dims"]
-        zero = self.make("constant", self.starts.dtype, (), (), {"values": (0,)})
-        starts = [zero] * len(window)
-        for component, target in enumerate(targets):
+        starts = [self.constant(0, self.starts.dtype)] * len(window)
+        for component, target in enumerate(self.numbers["scatter_dims_to_operand_dims"]):
             starts[target] = self._component(component, known)
         fits = self._fits(window, starts, known)
         if fits is False:  # the window is dropped
-            return [
-                dataclasses.replace(self.scatter, opcode="copy", operands=(self.operand.name,), attributes=frozen({}))
-            ]
-        update = self.make("reshape", self.updates.dtype, window, (self.updates.name,))
-        if self.numbers["computation"].results != (self.numbers["computation"].parameters[1].name,):
-            kind = self.operand.dtype
-            before = self._before(kind, window, starts, known)
-            update = self.applied(before, update, window)
+            return [self.scatter.becoming("copy", self.operand.name)]
+        update, computation = (
+            self.add("reshape", self.updates.dtype, window, self.updates.name),
+            self.numbers["computation"],
+        )
+        if computation.results != (computation.parameters[1].name,):
+            update = self.applied(computation, window, self._before(window, starts, known), update)
         operands = (self.operand.name, update, *starts)
         if fits is True:
-            last = dataclasses.replace(
-                self.scatter, opcode="dynamic-update-slice", operands=operands, attributes=frozen({})
-            )
-        else:
-            placed = self.make("dynamic-update-slice", self.operand.dtype, self.operand.dims, operands)
-            last = dataclasses.replace(
-                self.scatter, opcode="select", operands=(fits, placed, self.operand.name), attributes=frozen({})
-            )
-        return [*self.made, last]
+            return [*self.made, self.scatter.becoming("dynamic-update-slice", *operands)]
+        placed = self.add("dynamic-update-slice", self.operand.dtype, self.operand.dims, *operands)
+        return [*self.made, self.scatter.becoming("select", fits, placed, self.operand.name)]
 
-    def _before(self, kind: str, window: tuple[int, ...], starts: Sequence[str], known: Sequence[int] | None) -> str:
+    def _before(self, window: tuple[int, ...], starts: Sequence[str], known: Sequence[int] | None) -> str:
         """What the operand holds where the window is."""
+        kind = self.operand.dtype
         if known is None:
-            return self.make("dynamic-slice", kind, window, (self.operand.name, *starts), {"sizes": window})
+            return self.add("dynamic-slice", kind, window, self.operand.name, *starts, sizes=window)
         begin = [0] * len(window)
         for target, at in zip(self.numbers["scatter_dims_to_operand_dims"], known, strict=True):
             begin[target] = at
-        limits = tuple(at + size for at, size in zip(begin, window, strict=True))
-        cut = {"starts": tuple(begin), "limits": limits, "strides": (1,) * len(window)}
-        return self.make("slice", kind, window, (self.operand.name,), cut)
+        return self.add("slice", kind, window, self.operand.name, **_box(begin, window))
 
     def _component(self, at: int, known: Sequence[int] | None) -> str:
         """The start along one dimension, a scalar."""
         kind = self.starts.dtype
         if known is not None:
-            return self.make("constant", kind, (), (), {"values": (known[at],)})
-        flat = self.make("reshape", kind, (self.starts.elements,), (self.starts.name,))
-        one = self.make("slice", kind, (1,), (flat,), {"starts": (at,), "limits": (at + 1,), "strides": (1,)})
-        return self.make("reshape", kind, (), (one,))
+            return self.constant(known[at], kind)
+        flat = self.add("reshape", kind, (self.starts.elements,), self.starts.name)
+        return self.add("reshape", kind, (), self.add("slice", kind, (1,), flat, **_box((at,), (1,))))
 
     def _fits(self, window: Sequence[int], starts: Sequence[str], known: Sequence[int] | None) -> bool | str:
         """Whether the window lies inside the operand: known, or the name of a truth value."""
@@ -118,11 +104,10 @@ class _Window(Expansion):
         targets = self.numbers["scatter_dims_to_operand_dims"]
         if known is not None:
             return all(0 <= at <= rooms[target] for at, target in zip(known, targets, strict=True))
-        kind, found = self.starts.dtype, ""
+        found = ""
         for target in targets:
             for direction, limit in (("GE", 0), ("LE", rooms[target])):
-                bound = self.make("constant", kind, (), (), {"values": (limit,)})
-                compare = {"direction": direction, "total": False}
-                inside = self.make("compare", "pred", (), (starts[target], bound), compare)
-                found = self.make("and", "pred", (), (found, inside)) if found else inside
+                bound = self.constant(limit, self.starts.dtype)
+                inside = self.compared(starts[target], bound, (), direction)
+                found = self.add("and", "pred", (), found, inside) if found else inside
         return found or True

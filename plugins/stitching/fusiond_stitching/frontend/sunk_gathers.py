@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import constant_numbers
 from fusiond_stitching.frontend.graph import HloInstruction, topological
 
@@ -41,9 +40,9 @@ def sunk(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> dic
             spread = _spread(found, gather, operand) if operand.opcode == "broadcast" and name not in foreign else None
             if spread is None:
                 waiting.append(own)
-            found[own.name] = own if spread is None else dataclasses.replace(
-                own, opcode="broadcast", operands=operand.operands, attributes=frozen({"dimensions": spread})
-            )  # fmt: skip
+            else:
+                own = own.becoming("broadcast", *operand.operands, dimensions=spread)
+            found[own.name] = own
             operands.append(own.name)
         found[gather.name] = dataclasses.replace(
             source, name=gather.name, dims=gather.dims, operands=tuple(operands), where=gather.where

@@ -9,13 +9,10 @@ router's two of 64, or a beam's eight, are k reductions over what is at hand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fusiond.model.language.dtypes import is_float
-from fusiond.model.nouns import frozen
-from fusiond_stitching.frontend.graph import DTYPES, Computation, HloInstruction, least
-from fusiond_stitching.frontend.hlo import ArrayShape, Raw
-from fusiond_stitching.frontend.windows import Add
+from fusiond_stitching.frontend.building import Add, Expansion
+from fusiond_stitching.frontend.graph import DTYPES, Computation, HloInstruction, least, scalar
+from fusiond_stitching.frontend.hlo import Raw
 
 MOST = 8  #: Values asked for: each is one more sweep over the row
 _LAST = 2**31 - 1  #: An index that no element has
@@ -28,107 +25,64 @@ def possible(raw: Raw, source: HloInstruction) -> bool:
     return largest and known and bool(source.dims) and 0 < raw.integer("k") <= min(MOST, source.dims[-1])
 
 
-def expanded(raw: Raw, name: str, source: HloInstruction, add: Add) -> tuple[str, str]:
+def expanded(raw: Raw, name: str, source: HloInstruction, put: Add) -> tuple[str, str]:
     """The names of the values and of their indices, both [..., k]."""
-    return _TopK(name, source, add).found(raw.integer("k"))
-
-
-class _TopK:
-    def __init__(self, name: str, source: HloInstruction, add: Add) -> None:
-        self.name = name
-        self.source = source
-        self.add = add
-        self.count = 0
-        self.computation = _computation(source.dtype)
-
-    def found(self, k: int) -> tuple[str, str]:
-        kind, dims = self.source.dtype, self.source.dims
-        row = dims[:-1]
-        index = self._add("iota", "s32", dims, dimension=len(dims) - 1)
-        lowest = self._add("constant", kind, (), values=(least(kind),))
-        last = self._add("constant", "s32", (), values=(_LAST,))
-        values, indices = self.source.name, index
-        found: tuple[list[str], list[str]] = ([], [])
-        for step in range(k):
-            given = {"dimensions": (len(dims) - 1,), "computation": self.computation}
-            operands = (values, indices, lowest, last)
-            best = self._add("reduce", kind, row, *operands, **given, result=0)
-            where = self._add("reduce", "s32", row, *operands, **given, result=1)
-            for own, each, dtype in zip(found, (best, where), (kind, "s32"), strict=True):
-                own.append(self._add("reshape", dtype, (*row, 1), each))
-            if step + 1 < k:
-                along = tuple(range(len(row)))
-                wide = [
-                    self._add("broadcast", dtype, dims, each, dimensions=along)
-                    for each, dtype in ((best, kind), (where, "s32"))
-                ]
-                behind = self._before(*wide, self.source.name, index)
-                values = self._add("select", kind, dims, behind, self.source.name, self._spread(lowest, kind))
-                indices = self._add("select", "s32", dims, behind, index, self._spread(last, "s32"))
-        values, indices = (
-            self._add("concatenate", dtype, (*row, k), *own, dimension=len(row))
-            for own, dtype in zip(found, (kind, "s32"), strict=True)
-        )
-        return values, indices
-
-    def _spread(self, scalar: str, dtype: str) -> str:
-        return self._add("broadcast", dtype, self.source.dims, scalar, dimensions=())
-
-    def _before(self, *pairs: str) -> str:
-        """Whether the first pair (value, index) is before the second, for each element."""
-        dims = self.source.dims
-        names: dict[str, str] = dict(zip(("v1", "i1", "v2", "i2"), pairs, strict=True))
-        for name, opcode, operands, direction in _order(self.source.dtype):
-            given = {"direction": direction, "total": False} if direction else {}
-            names[name] = self._add(opcode, "pred", dims, *(names[each] for each in operands), **given)
-        return names["before"]
-
-    def _add(self, opcode: str, dtype: str, dims: Sequence[int], *operands: str, **given: object) -> str:
-        self.count += 1
-        return self.add(f"{self.name}.{opcode}{self.count}", opcode, ArrayShape(dtype, tuple(dims)), operands, given)
-
-
-def _order(kind: str) -> list[tuple[str, str, tuple[str, ...], str]]:
-    """`before` of (v1, i1) and (v2, i2): name, opcode, operands and direction of each step."""
-    floats = is_float(DTYPES[kind])
-    steps: list[tuple[str, str, tuple[str, ...], str]] = [
-        ("larger", "compare", ("v1", "v2"), "GT"),
-        ("same", "compare", ("v1", "v2"), "EQ"),
-        ("earlier", "compare", ("i1", "i2"), "LT"),
-    ]
-    if floats:
-        steps += [
-            ("none1", "compare", ("v1", "v1"), "NE"),
-            ("none2", "compare", ("v2", "v2"), "NE"),
-            ("one2", "not", ("none2",), ""),
-            ("above", "and", ("none1", "one2"), ""),
-            ("none", "and", ("none1", "none2"), ""),
-            ("first", "or", ("larger", "above"), ""),
-            ("equal", "or", ("same", "none"), ""),
-        ]
-    first, equal = ("first", "equal") if floats else ("larger", "same")
-    return [*steps, ("tied", "and", (equal, "earlier"), ""), ("before", "or", (first, "tied"), "")]
+    kind, dims, k = source.dtype, source.dims, raw.integer("k")
+    row, build = dims[:-1], Expansion(name, put)
+    index = build.iota(dims, len(row))
+    lowest, last = build.constant(least(kind), kind), build.constant(_LAST, "s32")
+    given = {"dimensions": (len(row),), "computation": _computation(kind)}
+    values, indices = source.name, index
+    found: dict[str, list[str]] = {"value": [], "index": []}
+    for step in range(k):
+        operands = (values, indices, lowest, last)
+        best = build.add("reduce", kind, row, *operands, **given, result=0)
+        where = build.add("reduce", "s32", row, *operands, **given, result=1)
+        found["value"].append(build.add("reshape", kind, (*row, 1), best))
+        found["index"].append(build.add("reshape", "s32", (*row, 1), where))
+        if step + 1 < k:
+            along = tuple(range(len(row)))
+            best = build.add("broadcast", kind, dims, best, dimensions=along)
+            where = build.add("broadcast", "s32", dims, where, dimensions=along)
+            behind = build.applied(_before(kind), dims, best, where, source.name, index)
+            lows = build.add("broadcast", kind, dims, lowest, dimensions=())
+            values = build.add("select", kind, dims, behind, source.name, lows)
+            lasts = build.add("broadcast", "s32", dims, last, dimensions=())
+            indices = build.add("select", "s32", dims, behind, index, lasts)
+    values = build.add("concatenate", kind, (*row, k), *found["value"], dimension=len(row))
+    return values, build.add("concatenate", "s32", (*row, k), *found["index"], dimension=len(row))
 
 
 def _computation(kind: str) -> Computation:
     """Of two pairs (value, index), the one that is before the other."""
-
-    def scalar(name: str, opcode: str, dtype: str, *operands: str, **attributes: object) -> HloInstruction:
-        return HloInstruction(
-            name=name, opcode=opcode, dtype=dtype, dims=(), operands=operands, attributes=frozen(attributes)
-        )
-
-    pairs = (("v1", kind), ("i1", "s32"), ("v2", kind), ("i2", "s32"))
-    steps = [
-        scalar(name, opcode, "pred", *operands, **({"direction": direction, "total": False} if direction else {}))
-        for name, opcode, operands, direction in _order(kind)
-    ]
-    steps += [
-        scalar("value", "select", kind, "before", "v1", "v2"),
-        scalar("index", "select", "s32", "before", "i1", "i2"),
-    ]
+    chosen = [
+        scalar("value", "select", kind, "before", "v1", "v2"), scalar("index", "select", "s32", "before", "i1", "i2"),
+    ]  # fmt: skip
+    before = _before(kind)
     return Computation(
-        parameters=tuple(scalar(name, "parameter", dtype, number=at) for at, (name, dtype) in enumerate(pairs)),
-        instructions=tuple(steps),
-        results=("value", "index"),
+        parameters=before.parameters, instructions=(*before.instructions, *chosen), results=("value", "index")
     )
+
+
+def _before(kind: str) -> Computation:
+    """Whether (v1, i1) is before (v2, i2)."""
+
+    def compared(name: str, one: str, other: str, direction: str) -> HloInstruction:
+        return scalar(name, "compare", "pred", one, other, direction=direction, total=False)
+
+    floats = is_float(DTYPES[kind])
+    steps = [compared("larger", "v1", "v2", "GT"), compared("same", "v1", "v2", "EQ"),
+             compared("earlier", "i1", "i2", "LT")]  # fmt: skip
+    if floats:
+        steps += [
+            compared("none1", "v1", "v1", "NE"),
+            compared("none2", "v2", "v2", "NE"),
+            scalar("one2", "not", "pred", "none2"),
+            scalar("above", "and", "pred", "none1", "one2"),
+            scalar("none", "and", "pred", "none1", "none2"),
+            scalar("first", "or", "pred", "larger", "above"),
+            scalar("equal", "or", "pred", "same", "none"),
+        ]
+    first, equal = ("first", "equal") if floats else ("larger", "same")
+    steps += [scalar("tied", "and", "pred", equal, "earlier"), scalar("before", "or", "pred", first, "tied")]
+    return Computation.of({"v1": kind, "i1": "s32", "v2": kind, "i2": "s32"}, steps, "before")

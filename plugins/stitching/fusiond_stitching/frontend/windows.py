@@ -22,11 +22,12 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from fusiond_stitching.frontend import graph
+from fusiond_stitching.frontend.building import Add, Expansion
 from fusiond_stitching.frontend.graph import Computation, HloInstruction
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw
 
@@ -45,8 +46,6 @@ _SCALARS: Mapping[str, Callable[..., Any]] = {
     "negate": np.negative, "exponential": np.exp, "log-plus-one": np.log1p, "log": np.log, "select": np.where,
     "NE": np.not_equal, "EQ": np.equal,
 }  # fmt: skip
-Add: TypeAlias = Callable[[str, str, ArrayShape, Sequence[str], Mapping[str, Any]], str]
-"""(name, opcode, shape, operands, attributes) -> the name it got."""
 _LISTS = {"size": "sizes", "stride": "strides", "rhs_dilate": "dilation"}
 
 
@@ -137,14 +136,9 @@ def outside(attributes: Mapping[str, Any]) -> bool:
 
 
 def reduced(
-    raw: Raw,
-    name: str,
-    source: HloInstruction,
-    init: HloInstruction,
-    computation: Computation,
-    shape: ArrayShape,
-    add: Add,
-) -> str:
+    raw: Raw, name: str, source: HloInstruction, init: HloInstruction, computation: Computation, shape: ArrayShape,
+    put: Add,
+) -> str:  # fmt: skip
     """The instructions of a reduce-window; the name of the last. RequestError where shapes do not fit."""
     attributes = attributes_of(raw)
     try:
@@ -153,7 +147,7 @@ def reduced(
         raise raw.fail(f"its window does not fit {list(source.dims)}") from None
     if dims != shape.dims:
         raise raw.fail(f"gives {list(dims)}, but the text says {list(shape.dims)}")
-    maker = _Maker(name, source.dtype, init.name, computation, add)
+    maker = _Maker(name, source.dtype, init.name, computation, put)
     along = _running(attributes, source.dims)
     if along is not None and source.dims[along[0]] > LONG and neutral(computation, init):
         return maker.running(source.name, source.dims, *along, last=name)
@@ -171,66 +165,91 @@ def small(raw: Raw, filters: HloInstruction) -> bool:
     return min(inputs, own) == 1 and max(inputs, own) <= MOST_FILTERS and 0 < taps <= MOST_TAPS >= inputs * taps // 2
 
 
-def convolved(raw: Raw, name: str, x: HloInstruction, filters: HloInstruction, shape: ArrayShape, add: Add) -> str:
+def convolved(raw: Raw, name: str, x: HloInstruction, filters: HloInstruction, shape: ArrayShape, put: Add) -> str:
     """The instructions of a `small` convolution; the name of the last. RequestError where shapes do not fit.
 
         x[batch, channel, place...]  -->  reduce(window[batch, group, place..., input, tap...] * filters, inputs, taps)
 
     with the result's order of dimensions, of which the channels are groups and the filters of each."""
-    labels = _LABELS.fullmatch(raw.attributes["dim_labels"].strip())
-    assert labels is not None
-    of_x, of_filters, of_result = labels.groups()
-    groups, kind = int(raw.attributes.get("feature_group_count", "1")), shape.dtype
-    sums = "f32" if kind in ("f16", "bf16") else kind
-    zero = add(f"{name}.zero", "constant", ArrayShape(sums, ()), (), {"values": (0,)})
-    make = _Maker(name, sums, zero, Computation.of_two("add", sums), add)
-    inputs, outputs = (filters.dims[of_filters.index(each)] for each in "io")
-    window, at = raw.attributes.get("window", "{}"), of_result.index("f")
-    given = attributes_of(dataclasses.replace(raw, attributes={"window": _TURNED.sub("", window)}))
-    spatial = sorted(set(of_result) - {"b", "f"}, key=int)
-    try:
-        if x.dims[of_x.index("f")] != groups * inputs or outputs % groups:
-            raise ValueError
-        if given["sizes"] != tuple(filters.dims[of_filters.index(each)] for each in spatial):
-            raise ValueError
-        # The inputs of a group are the last dimension, in front of the taps.
-        ordered = make.transposed(make.converted(x), [x.dims[of_x.index(each)] for each in of_x], of_x, of_result)
-        dims = [x.dims[of_x.index(each)] for each in of_result]
-        parted = (*dims[:at], groups, inputs, *dims[at + 1 :])
-        order = [each for each in range(len(parted)) if each != at + 1] + [at + 1]
-        source = make._add("reshape", parted, (ordered,))
-        dims = [parted[each] for each in order]
-        source = make._add("transpose", dims, (source,), dimensions=tuple(order))
-        places = [of_result.index(each) for each in spatial]
-        spread = {each: [(0 if each in ("low", "high", "interior") else 1)] * len(dims) for each in given}
-        for each, values in given.items():
-            for place, value in zip(places, values, strict=True):
-                spread[each][place] = value
-        found: dict[str, Any] = {each: tuple(values) for each, values in spread.items()}
-        seen = dims_of(found, dims)
-    except ValueError:
-        raise raw.fail(f"its window, channels and filters do not fit {list(x.dims)}") from None
-    view = make._add("window", seen, (source, zero), **found)
-    own = outputs // groups
-    wide = (*seen[: at + 1], own, *seen[at + 1 :])
-    others = tuple(each for each in range(len(wide)) if each != at + 1)
-    values = make._add("broadcast", wide, (view,), dimensions=others)
-    taps = [each for _, each in sorted(zip(places, spatial, strict=True))]
-    weights = make.transposed(make.converted(filters), filters.dims, of_filters, "oi" + "".join(taps))
-    turned = [2 + taps.index(each) for each, flag in zip(spatial, _flags(window), strict=False) if flag]
-    sides = (outputs, inputs, *(filters.dims[of_filters.index(each)] for each in taps))
-    if turned:
-        weights = make._add("reverse", sides, (weights,), dimensions=tuple(turned))
-    inside = tuple(range(len(dims) + 1, len(wide)))
-    weights = make._add("reshape", (groups, own, *(wide[each] for each in (len(dims), *inside))), (weights,))
-    weights = make._add("broadcast", wide, (weights,), dimensions=(at, at + 1, len(dims), *inside))
-    total = make._fold(make._add("multiply", wide, (values, weights)), wide, (len(dims), *inside))
-    result = [*seen[:at], outputs, *seen[at + 1 : len(dims) - 1]]
-    if tuple(result) != shape.dims:
-        raise raw.fail(f"gives {result}, but the text says {list(shape.dims)}")
-    if sums == kind:
-        return make._add("reshape", result, (total,), name)
-    return add(name, "convert", shape, (make._add("reshape", result, (total,)),), {})
+    sums = "f32" if shape.dtype in ("f16", "bf16") else shape.dtype
+    zero = put(f"{name}.zero", "constant", ArrayShape(sums, ()), (), {"values": (0,)})
+    return _Convolution(raw, x, filters, _Maker(name, sums, zero, Computation.of_two("add", sums), put)).summed(shape)
+
+
+class _Convolution:
+    """`at`: where the result has its channels, and the window the groups; `spatial`: the labels of the others."""
+
+    def __init__(self, raw: Raw, x: HloInstruction, filters: HloInstruction, make: _Maker) -> None:
+        labels = _LABELS.fullmatch(raw.attributes["dim_labels"].strip())
+        assert labels is not None
+        self.of_x, self.of_filters, self.of_result = labels.groups()
+        self.raw = raw
+        self.x = x
+        self.filters = filters
+        self.make = make
+        self.groups = int(raw.attributes.get("feature_group_count", "1"))
+        self.inputs, self.outputs = (filters.dims[self.of_filters.index(each)] for each in "io")
+        self.at = self.of_result.index("f")
+        self.spatial = sorted(set(self.of_result) - {"b", "f"}, key=int)
+        self.window = raw.attributes.get("window", "{}")
+
+    def summed(self, shape: ArrayShape) -> str:
+        make, at, own = self.make, self.at, self.outputs // self.groups
+        view, seen = self._windows()
+        rank = len(self.of_result) + 1  # of a window, without its taps
+        wide = (*seen[: at + 1], own, *seen[at + 1 :])
+        values = make.add_(
+            "broadcast", wide, view, dimensions=tuple(each for each in range(len(wide)) if each != at + 1)
+        )
+        summed = tuple(range(rank, len(wide)))  # the inputs of a group, and the taps
+        weights = make.add_("reshape", (self.groups, own, *(wide[each] for each in summed)), self._weights())
+        weights = make.add_("broadcast", wide, weights, dimensions=(at, at + 1, *summed))
+        total = make.fold(make.add_("multiply", wide, values, weights), wide, summed)
+        result = (*seen[:at], self.outputs, *seen[at + 1 : rank - 1])
+        if result != shape.dims:
+            raise self.raw.fail(f"gives {list(result)}, but the text says {list(shape.dims)}")
+        if make.dtype == shape.dtype:
+            return make.add_("reshape", result, total, last=make.name)
+        return make.put(make.name, "convert", shape, (make.add_("reshape", result, total),), {})
+
+    def _windows(self) -> tuple[str, tuple[int, ...]]:
+        """What the windows see of x, and its dims; the inputs of a group are the last one, in front of the taps."""
+        make, x, at = self.make, self.x, self.at
+        given = attributes_of(dataclasses.replace(self.raw, attributes={"window": _TURNED.sub("", self.window)}))
+        sizes = tuple(self.filters.dims[self.of_filters.index(each)] for each in self.spatial)
+        try:
+            channels = x.dims[self.of_x.index("f")]
+            if channels != self.groups * self.inputs or self.outputs % self.groups or given["sizes"] != sizes:
+                raise ValueError
+            named = [x.dims[self.of_x.index(each)] for each in self.of_x]
+            ordered = make.transposed(make.converted(x), named, self.of_x, self.of_result)
+            dims = [x.dims[self.of_x.index(each)] for each in self.of_result]
+            parted = (*dims[:at], self.groups, self.inputs, *dims[at + 1 :])
+            order = [each for each in range(len(parted)) if each != at + 1] + [at + 1]
+            source = make.add_("reshape", parted, ordered)
+            dims = [parted[each] for each in order]
+            source = make.add_("transpose", dims, source, dimensions=tuple(order))
+            spread = {each: [(0 if each in ("low", "high", "interior") else 1)] * len(dims) for each in given}
+            for each, values in given.items():
+                for label, value in zip(self.spatial, values, strict=True):
+                    spread[each][self.of_result.index(label)] = value
+            found: dict[str, Any] = {each: tuple(values) for each, values in spread.items()}
+            seen = dims_of(found, dims)
+        except ValueError:
+            raise self.raw.fail(f"its window, channels and filters do not fit {list(x.dims)}") from None
+        return make.add_("window", seen, source, make.init, **found), seen
+
+    def _weights(self) -> str:
+        """The filters as [outputs, inputs, taps in the result's order], those that are read backwards turned round."""
+        filters, taps = self.filters, sorted(self.spatial, key=self.of_result.index)
+        weights = self.make.transposed(
+            self.make.converted(filters), filters.dims, self.of_filters, "oi" + "".join(taps)
+        )  # fmt: skip
+        turned = [2 + taps.index(each) for each, flag in zip(self.spatial, _flags(self.window), strict=False) if flag]
+        if not turned:
+            return weights
+        sides = (self.outputs, self.inputs, *(filters.dims[self.of_filters.index(each)] for each in taps))
+        return self.make.add_("reverse", sides, weights, dimensions=tuple(turned))
 
 
 def _running(attributes: Mapping[str, Any], dims: Sequence[int]) -> tuple[int, bool] | None:
@@ -246,40 +265,37 @@ def _running(attributes: Mapping[str, Any], dims: Sequence[int]) -> tuple[int, b
     return {(reach, 0): (at, False), (0, reach): (at, True)}.get(edges[at])
 
 
-class _Maker:
-    def __init__(self, name: str, dtype: str, init: str, computation: Computation, add: Add) -> None:
-        self.name = name
+class _Maker(Expansion):
+    def __init__(self, name: str, dtype: str, init: str, computation: Computation, put: Add) -> None:
+        super().__init__(name, put)
         self.dtype = dtype
         self.init = init
         self.computation = computation
-        self.add = add
-        self.count = 0
 
-    def _add(self, opcode: str, dims: Sequence[int], operands: Sequence[str], last: str = "", **given: Any) -> str:
-        self.count += 1
-        name = last or f"{self.name}.{opcode}{self.count}"
-        return self.add(name, opcode, ArrayShape(self.dtype, tuple(dims)), operands, given)
+    def add_(self, opcode: str, dims: Sequence[int], *operands: str, last: str = "", **given: Any) -> str:
+        """One more instruction of the window's type, or the `last`, which has this name."""
+        if not last:
+            return self.add(opcode, self.dtype, dims, *operands, **given)
+        return self.put(last, opcode, ArrayShape(self.dtype, tuple(dims)), operands, given)
 
     def converted(self, source: HloInstruction) -> str:
-        if source.dtype == self.dtype:
-            return source.name
-        return self._add("convert", source.dims, (source.name,))
+        return source.name if source.dtype == self.dtype else self.add_("convert", source.dims, source.name)
 
     def transposed(self, source: str, dims: Sequence[int], given: str, wanted: str) -> str:
         """Dimensions that are named by letters, in another order."""
         order = tuple(given.index(each) for each in wanted)
-        return self._add("transpose", [dims[each] for each in order], (source,), dimensions=order)
+        return self.add_("transpose", [dims[each] for each in order], source, dimensions=order)
 
-    def _fold(self, source: str, dims: Sequence[int], dimensions: tuple[int, ...], last: str = "") -> str:
+    def fold(self, source: str, dims: Sequence[int], dimensions: tuple[int, ...], last: str = "") -> str:
         kept = [dim for at, dim in enumerate(dims) if at not in dimensions]
-        return self._add("reduce", kept, (source, self.init), last, dimensions=dimensions, result=0,
+        return self.add_("reduce", kept, source, self.init, last=last, dimensions=dimensions, result=0,
                          computation=self.computation)  # fmt: skip
 
     def reduce(self, source: str, dims: Sequence[int], attributes: Mapping[str, Any], last: str = "") -> str:
         """The plain way: all that a window reads."""
         wide = dims_of(attributes, dims)
-        view = self._add("window", wide, (source, self.init), **attributes)
-        return self._fold(view, wide, tuple(range(len(dims), len(wide))), last)
+        view = self.add_("window", wide, source, self.init, **attributes)
+        return self.fold(view, wide, tuple(range(len(dims), len(wide))), last)
 
     def running(self, source: str, dims: Sequence[int], at: int, backwards: bool, last: str = "") -> str:
         """Along dimension `at`; in runs where that is long."""
@@ -291,38 +307,28 @@ class _Maker:
         if spare:
             source = self._pad(source, dims, at, 0, spare)
         wide = (*dims[:at], runs, RUN, *dims[at + 1 :])
-        parted = self._add("reshape", wide, (source,))
+        parted = self.add_("reshape", wide, source)
         inside = self.reduce(parted, wide, _along(len(wide), at + 1, RUN, backwards))
         kept = (*dims[:at], runs, *dims[at + 1 :])
-        totals = self.running(self._fold(parted, wide, (at + 1,)), kept, at, backwards)
+        totals = self.running(self.fold(parted, wide, (at + 1,)), kept, at, backwards)
         before = self._pad(totals, kept, at, *((-1, 1) if backwards else (1, -1)))
-        spread = self._add("broadcast", wide, (before,), dimensions=(*range(at + 1), *range(at + 2, len(wide))))
+        spread = self.add_("broadcast", wide, before, dimensions=(*range(at + 1), *range(at + 2, len(wide))))
         both = self._combined(wide, *((inside, spread) if backwards else (spread, inside)))
         if not spare:
-            return self._add("reshape", dims, (both,), last)
-        flat = (*dims[:at], runs * RUN, *dims[at + 1 :])
-        joined = self._add("reshape", flat, (both,))
-        ones = (1,) * len(dims)
-        return self._add("slice", dims, (joined,), last, starts=(0,) * len(dims), limits=tuple(dims), strides=ones)
+            return self.add_("reshape", dims, both, last=last)
+        joined = self.add_("reshape", (*dims[:at], runs * RUN, *dims[at + 1 :]), both)
+        none, ones = (0,) * len(dims), (1,) * len(dims)
+        return self.add_("slice", dims, joined, last=last, starts=none, limits=tuple(dims), strides=ones)
 
     def _combined(self, dims: Sequence[int], *operands: str) -> str:
         """The computation, element by element."""
-        if self.computation.simple is not None:
-            return self._add(self.computation.simple, dims, operands)
-        bound = {each.name: operands[each.attributes["number"]] for each in self.computation.parameters}
-        for each in self.computation.instructions:
-            self.count += 1
-            name, shape = f"{self.name}.{each.opcode}{self.count}", ArrayShape(each.dtype, tuple(dims))
-            bound[each.name] = self.add(name, each.opcode, shape, [bound[of] for of in each.operands], each.attributes)
-        result: str = bound[self.computation.results[0]]
-        return result
+        simple = self.computation.simple
+        return self.add_(simple, dims, *operands) if simple else self.applied(self.computation, dims, *operands)
 
     def _pad(self, source: str, dims: Sequence[int], at: int, low: int, high: int) -> str:
-        none = [0] * len(dims)
-        lows, highs = list(none), list(none)
-        lows[at], highs[at] = low, high
-        longer = [dim + low + high if place == at else dim for place, dim in enumerate(dims)]
-        return self._add("pad", longer, (source, self.init), low=tuple(lows), high=tuple(highs), interior=tuple(none))
+        lows, highs = ((0,) * at + (each,) + (0,) * (len(dims) - at - 1) for each in (low, high))
+        longer = (*dims[:at], dims[at] + low + high, *dims[at + 1 :])
+        return self.add_("pad", longer, source, self.init, low=lows, high=highs, interior=(0,) * len(dims))
 
 
 def _flags(window: str) -> list[bool]:

@@ -94,14 +94,8 @@ def _named(store: Store, here: Mapping[str, DeviceInfo], name: str, option: str)
 def entry(info: DeviceInfo, sick: str | None, user: NameHolder | None) -> dict[str, Any]:
     """A device as JSON; `sick` is null when it is well, `used_by` when no fusiond has its lock."""
     return {
-        "name": info.name,
-        "key": info.key,
-        "model": info.model,
-        "arch": info.arch,
+        **{name: getattr(info, name) for name in ("name", "key", "model", "arch", "memory_bytes", "uuid", "mig")},
         "multiprocessors": info.limits.multiprocessors,
-        "memory_bytes": info.memory_bytes,
-        "uuid": info.uuid,
-        "mig": info.mig,
         "evidence": info.evidence,
         "env": dict(info.env),
         "sick": sick,

@@ -123,10 +123,8 @@ def _document(
         "history": [
             {
                 "verdict": each.verdict.value,
-                "found_at": each.found_at,
                 "program": each.program_key,
-                "speedup": each.speedup,
-                "replaced": each.replaced,
+                **{name: getattr(each, name) for name in ("found_at", "speedup", "replaced")},
             }
             for each in history
         ],
@@ -135,30 +133,24 @@ def _document(
         else {
             "verdict": record.verdict.value,
             "config": dict(record.config) if record.config else None,
-            "baseline": record.baseline,
-            "speedup": record.speedup,
+            **{name: getattr(record, name) for name in ("baseline", "speedup", "processes", "ended")},
             "ci95": list(record.ci95) if record.ci95 else None,
             "checks": list(record.checks),
-            "processes": record.processes,
-            "ended": record.ended,
             "figures": dict(record.figures),
             "counted": [dict(each) for each in record.counted],
         },
     }
 
 
+_OF_TRIAL = ("sequence", "role", "origin", "reason", "ratio", "time_us", "worst_error")
+
+
 def _trial(trial: Trial) -> dict[str, Any]:
     return {
-        "sequence": trial.sequence,
-        "role": trial.role,
-        "origin": trial.origin,
+        **{name: getattr(trial, name) for name in _OF_TRIAL},
         "config": dict(trial.config),
         "resolved": dict(trial.resolved),
         "outcome": trial.outcome.value,
-        "reason": trial.reason,
-        "ratio": trial.ratio,
-        "time_us": trial.time_us,
-        "worst_error": trial.worst_error,
         "program": trial.program_key,
         "effort": None if trial.measurement is None else plain(trial.measurement.effort),
     }
@@ -166,9 +158,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
 
 def _final(measurement: Measurement) -> dict[str, Any]:
     return {
-        "time_us": measurement.time_us,
-        "ratio": measurement.ratio,
-        "clock": measurement.clock,
+        **{name: getattr(measurement, name) for name in ("time_us", "ratio", "clock")},
         "effort": plain(measurement.effort),
     }
 

@@ -79,36 +79,18 @@ def of_event(event: Event) -> Progress:
     """What a running job published. Samples stay in the store: the stream is for eyes."""
     match event:
         case JobStarted():
-            return Progress(
-                job=event.job,
-                event="job",
-                state=JobState.RUNNING.value,
-                workload=event.workload,
-                device=event.device,
-                done=event.known,
-                budget=event.budget,
-                parent=event.parent,
-            )
+            said = _fields(event, "workload", "device", "budget", "parent")
+            return Progress(job=event.job, event="job", state=JobState.RUNNING.value, done=event.known, **said)
         case PhaseStarted():
-            return Progress(
-                job=event.job, event="phase", phase=event.phase, detail=event.detail or None, number=event.number,
-                of=event.of, then_secs=event.then_secs,
-            )  # fmt: skip
+            said = _fields(event, "phase", "number", "of", "then_secs")
+            return Progress(job=event.job, event="phase", detail=event.detail or None, **said)
         case BaselineMeasured():
             return Progress(job=event.job, event="baseline", detail=event.name, time_us=event.time_us)
         case TrialFinished():
-            return Progress(
-                job=event.job,
-                event="trial",
-                outcome=event.trial.outcome.value,
-                detail=str(event.trial.config),
-                reason=event.trial.reason or None,
-                ratio=event.trial.ratio,
-                time_us=event.trial.time_us,
-                done=event.done,
-                budget=event.budget,
-                best=event.best,
-            )
+            trial = event.trial
+            said = _fields(event, "done", "budget", "best") | _fields(trial, "ratio", "time_us")
+            said |= {"outcome": trial.outcome.value, "detail": str(trial.config), "reason": trial.reason or None}
+            return Progress(job=event.job, event="trial", **said)
         case RecordChanged():
             return Progress(job=event.job, event="record", detail=event.record.verdict.value)
         case DeviceTurnedSick():
@@ -116,14 +98,12 @@ def of_event(event: Event) -> Progress:
         case JobEnded():
             # A job that was asked to stop goes back to the queue: it has not ended.
             kind = "ended" if JobState(event.state).ended else "job"
-            return Progress(
-                job=event.job,
-                event=kind,
-                state=str(event.state),
-                problem=event.problem,
-                wall_secs=event.wall_secs,
-                device_share=event.device_share,
-            )
+            said = _fields(event, "problem", "wall_secs", "device_share")
+            return Progress(job=event.job, event=kind, state=str(event.state), **said)
+
+
+def _fields(of: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names}
 
 
 def of_row(row: JobRow) -> Progress:
@@ -143,11 +123,5 @@ def of_row(row: JobRow) -> Progress:
 
 def end_of_row(row: JobRow) -> Progress:
     """The last line about a job that has ended."""
-    return Progress(
-        job=row.id,
-        event="ended",
-        state=str(row.state),
-        problem=row.problem,
-        wall_secs=row.wall_secs or None,
-        device_share=row.device_share,
-    )
+    said = _fields(row, "problem", "device_share")
+    return Progress(job=row.id, event="ended", state=str(row.state), wall_secs=row.wall_secs or None, **said)

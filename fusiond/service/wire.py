@@ -33,20 +33,18 @@ def time_of(row: JobRow) -> dict[str, float | None]:
     }
 
 
+_OF_JOB = ("kind", "strategy", "device", "budget", "priority", "parent", "created_at", "started_at", "ended_at")
+_OF_RECORD = (
+    "strategy", "device_key", "cache", "evidence", "baseline", "program_key", "trials", "found_at", "replaced",
+)  # fmt: skip
+
+
 def job_entry(row: JobRow) -> dict[str, Any]:
     """A job in a list: the same, and what tells jobs apart."""
     return {
         **job_document(row),
-        "kind": row.kind,
-        "strategy": row.strategy,
         "workload": row.workload_name,
-        "device": row.device,
-        "budget": row.budget,
-        "priority": row.priority,
-        "parent": row.parent,
-        "created_at": row.created_at,
-        "started_at": row.started_at,
-        "ended_at": row.ended_at,
+        **{name: getattr(row, name) for name in _OF_JOB},
         "waiting_for": (not row.state.ended and row.waiting_for) or None,
         "retry_at": row.retry_at if str(row.state) == "waiting" else None,
         **time_of(row),
@@ -58,20 +56,12 @@ def answer_entry(record: Record) -> dict[str, Any]:
     counted = record.evidence == "counted"
     return {
         "workload": record.workload_name,
-        "strategy": record.strategy,
         "sizes": dict(record.sizes),
         "device": record.device_name,
-        "device_key": record.device_key,
-        "cache": record.cache,
-        "evidence": record.evidence,
+        **{name: getattr(record, name) for name in _OF_RECORD},
         "verdict": record.verdict.value,
         "speedup": None if counted else record.speedup,
         "bound_ratio": record.speedup if counted else None,
         "ci95": list(record.ci95) if record.ci95 and not counted else None,
-        "baseline": record.baseline,
         "config": dict(record.config) if record.config else None,
-        "program_key": record.program_key,
-        "trials": record.trials,
-        "found_at": record.found_at,
-        "replaced": record.replaced,
     }

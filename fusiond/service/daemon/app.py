@@ -30,7 +30,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,10 +140,10 @@ class App:
             Route("/health", self.health),
             Route("/jobs", self.jobs),
             Route("/jobs", self.submit, methods=["POST"]),
-            Route("/jobs/{id}", self.job),
+            Route("/jobs/{id}", self._of_job(self.actions.job)),
             Route("/jobs/{id}/events", self.events),
-            Route("/jobs/{id}/cancel", self.cancel, methods=["POST"]),
-            Route("/jobs/{id}/finish", self.finish, methods=["POST"]),
+            Route("/jobs/{id}/cancel", self._of_job(self.actions.cancel), methods=["POST"]),
+            Route("/jobs/{id}/finish", self._of_job(self.actions.finish), methods=["POST"]),
             Route("/best", self.best),
             Route("/best", self.best_of_job, methods=["POST"]),
             Route("/judge", self.judge, methods=["POST"]),
@@ -161,7 +161,7 @@ class App:
         return JSONResponse(await run_in_threadpool(self.actions.health))
 
     async def submit(self, request: Request) -> Response:
-        submission = _submission(await _body(request))
+        submission = _submission(await object_of(request))
         rows = await run_in_threadpool(self.actions.submit, submission)
         return JSONResponse({"jobs": [job_entry(row) for row in rows]}, status_code=201)
 
@@ -174,9 +174,13 @@ class App:
         rows = await run_in_threadpool(self.actions.jobs, states, limit, before)
         return JSONResponse({"jobs": [job_entry(row) for row in rows]})
 
-    async def job(self, request: Request) -> Response:
-        row = await run_in_threadpool(self.actions.job, request.path_params["id"])
-        return JSONResponse(job_entry(row))
+    def _of_job(self, action: Callable[[str], JobRow]) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint that does something with the job of an id, and shows it."""
+
+        async def endpoint(request: Request) -> Response:
+            return JSONResponse(job_entry(await run_in_threadpool(action, request.path_params["id"])))
+
+        return endpoint
 
     async def events(self, request: Request) -> Response:
         job = (await run_in_threadpool(self.actions.job, request.path_params["id"])).id
@@ -185,14 +189,6 @@ class App:
     async def _lines(self, job: str) -> AsyncIterator[str]:
         async for progress in self.broker.follow(job, self.actions.job):
             yield json.dumps(progress.as_json()) + "\n" if progress else "\n"
-
-    async def cancel(self, request: Request) -> Response:
-        row = await run_in_threadpool(self.actions.cancel, request.path_params["id"])
-        return JSONResponse(job_entry(row))
-
-    async def finish(self, request: Request) -> Response:
-        row = await run_in_threadpool(self.actions.finish, request.path_params["id"])
-        return JSONResponse(job_entry(row))
 
     async def best(self, request: Request) -> Response:
         began = time.perf_counter()
@@ -229,7 +225,7 @@ class App:
         return document
 
     async def best_of_job(self, request: Request) -> Response:
-        question = _job_question(await _body(request))
+        question = _job_question(await object_of(request))
         began = time.perf_counter()
         found = await run_in_threadpool(self.actions.best_of_job, question)
         for each in found:
@@ -241,7 +237,7 @@ class App:
         return JSONResponse({"answers": answers})
 
     async def judge(self, request: Request) -> Response:
-        wanted = _judge_request(await _body(request))
+        wanted = _judge_request(await object_of(request))
         case = self.actions.judge(wanted)
         ruling = asyncio.wrap_future(case.ruling)
         gone = asyncio.ensure_future(_disconnected(request))
@@ -271,21 +267,27 @@ class App:
 # --- requests -------------------------------------------------------------------------------------------
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    """The JSON object in a request's body; RequestError for anything else."""
-    too_large = TooLarge(f"is longer than {BODY_BYTES // 1_000_000} MB", where="body")
-    if _whole(request.headers.get("content-length", "0"), where="body") > BODY_BYTES:
+async def body_of(request: Request, most: int = BODY_BYTES) -> bytes:
+    """A request's body. TooLarge for one of more than `most` bytes."""
+    too_large = TooLarge(f"is longer than {most // 1_000_000} MB", where="body")
+    if _whole(request.headers.get("content-length", "0"), where="body") > most:
         raise too_large
     data = bytearray()
     try:
         async for chunk in request.stream():
             data += chunk
-            if len(data) > BODY_BYTES:
+            if len(data) > most:
                 raise too_large
     except ClientDisconnect:
         raise RequestError("the client went away", where="body") from None
+    return bytes(data)
+
+
+async def object_of(request: Request, most: int = BODY_BYTES) -> dict[str, Any]:
+    """The JSON object in a request's body; RequestError for anything else."""
+    data = await body_of(request, most)
     try:
-        document = json.loads(bytes(data))
+        document = json.loads(data)
     except (ValueError, RecursionError):
         raise RequestError("is not JSON", where="body") from None
     if not isinstance(document, dict):

@@ -124,52 +124,41 @@ class Metrics:
             return
         yield GaugeMetricFamily("fusiond_store_up", "Whether the store can be read.", value=1)
         yield GaugeMetricFamily("fusiond_store_bytes", "The store's file and its log.", value=state.store_bytes)
-        jobs = GaugeMetricFamily("fusiond_jobs", "Jobs in the store, by state.", labels=["state"])
-        for name, count in state.jobs.items():
-            jobs.add_metric([name], count)
-        yield jobs
-        judging = GaugeMetricFamily("fusiond_judging", "Candidates to be judged now, by state.", labels=["state"])
-        for name, count in state.judging.items():
-            judging.add_metric([name], count)
-        yield judging
+        yield _gauge("jobs", "Jobs in the store, by state.", "state", state.jobs)
+        yield _gauge("judging", "Candidates to be judged now, by state.", "state", state.judging)
         yield from self._devices(state.devices)
-        yield from _exchange(state)
+        if state.exchange is not None:
+            text = "What is kept for other boxes, and of them."
+            yield _gauge("exchange_entries", text, "kind", state.exchange)
+            up = {str(each["upstream"]): not each["rests"] for each in state.upstreams}
+            yield _gauge("upstream_up", "0 while it is left alone after a failure.", "upstream", up)
+            behind = {str(each["upstream"]): each["behind"] for each in state.upstreams}
+            yield _gauge("upstream_behind", "Answers that it was not told yet.", "upstream", behind)
 
     def _devices(self, devices: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
-        busy = GaugeMetricFamily("fusiond_device_busy", "Whether a job runs on it.", labels=["device"])
-        sick = GaugeMetricFamily(
-            "fusiond_device_sick", "Whether it failed on what is known to be good.", labels=["device"]
-        )
+        of_name = {str(each["device"]): each for each in devices}
+        busy = {name: each["job"] is not None for name, each in of_name.items()}
+        yield _gauge("device_busy", "Whether a job runs on it.", "device", busy)
+        sick = {name: each["sick"] is not None for name, each in of_name.items()}
+        yield _gauge("device_sick", "Whether it failed on what is known to be good.", "device", sick)
         waits = GaugeMetricFamily(
             "fusiond_device_waiting", "Why it is not used, or its job does not go on, now.", labels=["device", "reason"]
         )
-        share = GaugeMetricFamily(
-            "fusiond_device_share", "Part of the last ended job's time in which its device measured.", labels=["device"]
-        )
-        for each in devices:
-            name = str(each["device"])
-            busy.add_metric([name], float(each["job"] is not None))
-            sick.add_metric([name], float(each["sick"] is not None))
+        for name, each in of_name.items():
             if each["waiting"]:
                 waits.add_metric([name, str(each["waiting"])[:REASON_LETTERS]], 1)
-            if name in self._shares:
-                share.add_metric([name], self._shares[name])
-        yield from (busy, sick, waits, share)
+        yield waits
+        shares = {name: share for name, share in self._shares.items() if name in of_name}
+        text = "Part of the last ended job's time in which its device measured."
+        yield _gauge("device_share", text, "device", shares)
 
 
-def _exchange(state: State) -> Iterator[Metric]:
-    if state.exchange is None:
-        return
-    kept = GaugeMetricFamily("fusiond_exchange_entries", "What is kept for other boxes, and of them.", labels=["kind"])
-    for kind, count in state.exchange.items():
-        kept.add_metric([kind], count)
-    yield kept
-    up = GaugeMetricFamily("fusiond_upstream_up", "0 while it is left alone after a failure.", labels=["upstream"])
-    behind = GaugeMetricFamily("fusiond_upstream_behind", "Answers that it was not told yet.", labels=["upstream"])
-    for each in state.upstreams:
-        up.add_metric([str(each["upstream"])], float(not each["rests"]))
-        behind.add_metric([str(each["upstream"])], float(each["behind"]))
-    yield from (up, behind)
+def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """A value for each value of a label."""
+    found = GaugeMetricFamily(f"fusiond_{name}", text, labels=[label])
+    for each, value in values.items():
+        found.add_metric([each], float(value))
+    return found
 
 
 class _Now(Collector):

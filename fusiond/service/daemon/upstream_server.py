@@ -21,16 +21,18 @@ from collections.abc import Callable
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fusiond.model.errors import RequestError
+from fusiond.service.daemon.app import body_of, object_of
 from fusiond.store.exchange import transfer
 from fusiond.store.exchange.database import Exchange
 from fusiond.store.exchange.entry import LINE_BYTES
 
 MOST_QUESTIONS = 1000  #: In one request
+MOST_BYTES = 2_000_000  #: Of one that is not a push
 PUSH_BYTES = LINE_BYTES + 8_000_000
 MOST_CLAIM_SECS = 600.0
 _MOST_IMPORTING = 2  #: Pushes that are checked at a time: signatures take the processor
@@ -67,7 +69,7 @@ class Endpoints:
         return Response(text, media_type="application/json")
 
     async def find(self, request: Request) -> Response:
-        questions = (await _object(request)).get("questions")
+        questions = (await object_of(request, MOST_BYTES)).get("questions")
         if not isinstance(questions, list) or len(questions) > MOST_QUESTIONS:
             raise RequestError(f"expected a list of at most {MOST_QUESTIONS}", where="questions")
         found = []
@@ -84,7 +86,7 @@ class Endpoints:
         return Response(f'{{"answers":[{",".join(found)}]}}', media_type="application/json")
 
     async def push(self, request: Request) -> Response:
-        data = await _body(request, PUSH_BYTES)
+        data = await body_of(request, PUSH_BYTES)
         lines = [each for each in data.split(b"\n") if each.strip()]
         async with self._importing:
             found = await run_in_threadpool(transfer.read, self._exchange, lines)
@@ -93,7 +95,7 @@ class Endpoints:
         return JSONResponse({"new": found.new, "known": found.known, "refused": found.refused, "why": found.why})
 
     async def claim(self, request: Request) -> Response:
-        body = await _object(request)
+        body = await object_of(request, MOST_BYTES)
         secs = body.get("secs")
         if not isinstance(secs, int | float) or not 1 <= secs <= MOST_CLAIM_SECS:
             raise RequestError(f"expected a number from 1 to {MOST_CLAIM_SECS:g}", where="secs")
@@ -104,7 +106,7 @@ class Endpoints:
         return JSONResponse({"granted": granted, "holder": by, "left_secs": round(expires - at, 3)})
 
     async def release(self, request: Request) -> Response:
-        body = await _object(request)
+        body = await object_of(request, MOST_BYTES)
         await run_in_threadpool(self._exchange.release, _text(body, "question"), _text(body, "holder"))
         return JSONResponse({})
 
@@ -124,28 +126,6 @@ class Endpoints:
         names = dict.fromkeys(each["digest"] for each in (body["program"], body["unfused"]) if each is not None)
         plans = {name: self._exchange.program(name) for name in names}
         return f"{{{','.join(f'{json.dumps(name)}:{plan}' for name, plan in plans.items() if plan)}}}"
-
-
-async def _body(request: Request, most: int) -> bytes:
-    data = bytearray()
-    try:
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > most:
-                raise RequestError(f"is longer than {most // 1_000_000} MB", where="body")
-    except ClientDisconnect:
-        raise RequestError("the client went away", where="body") from None
-    return bytes(data)
-
-
-async def _object(request: Request) -> dict[str, Any]:
-    try:
-        found = json.loads(await _body(request, 2_000_000))
-    except (ValueError, RecursionError):
-        raise RequestError("is not JSON", where="body") from None
-    if not isinstance(found, dict):
-        raise RequestError("is not a JSON object", where="body")
-    return found
 
 
 def _text(body: dict[str, Any], name: str) -> str:

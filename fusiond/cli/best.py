@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
-from fusiond.cli import answer, options, output
+from fusiond.cli import answer_text, options, output
 from fusiond.model.errors import NothingKnown, RequestError, StoreError, UnknownName
 from fusiond.service import best
 from fusiond.store import lookup
@@ -167,7 +167,7 @@ def _say_all(arguments: argparse.Namespace, found: Sequence[dict[str, Any] | Not
         if isinstance(each, NothingKnown):
             output.complain(f"fusiond: error: {each}")
         elif not arguments.json:
-            output.say(*answer.lines(each))
+            output.say(*answer_text.lines(each))
     return NothingKnown.exit_status if any(isinstance(each, NothingKnown) for each in found) else 0
 
 
@@ -199,7 +199,7 @@ def _say(arguments: argparse.Namespace, database: str, document: dict[str, Any])
     if document["match"] == "ambiguous":
         if arguments.json:
             options.say_json(document)
-        output.complain(*answer.ambiguous(document))
+        output.complain(*answer_text.ambiguous(document))
         return AMBIGUOUS
     if arguments.export is not None:
         from pathlib import Path
@@ -217,7 +217,7 @@ def _say(arguments: argparse.Namespace, database: str, document: dict[str, Any])
     elif arguments.json:
         options.say_json(document)
     else:
-        output.say(*answer.lines(document))
+        output.say(*answer_text.lines(document))
     return 0
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fusiond.cli.answer import microseconds
+from fusiond.cli.answer_text import microseconds
 from fusiond.devices.counting import child_process
 from fusiond.devices.counting.model import H100, Gpu, gpu_named
 from fusiond.devices.cuda import counters

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusiond.cli import output, render
-from fusiond.cli.answer import microseconds
+from fusiond.cli.answer_text import microseconds
 
 COLUMNS = (
     *("program", "launch", "asked for", "of sectors", "DRAM", "least", "x least", "conflicts", "occupancy"),

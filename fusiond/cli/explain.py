@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fusiond.cli import bundling, causes, counts, job_texts, options, output, render
-from fusiond.cli.answer import figures, microseconds, paid
+from fusiond.cli.answer_text import figures, microseconds, paid
 from fusiond.model.english import counted
 from fusiond.model.errors import RequestError
 from fusiond.model.keys import plain

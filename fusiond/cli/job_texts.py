@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusiond.cli.answer import microseconds
+from fusiond.cli.answer_text import microseconds
 from fusiond.service.progress import Progress
 
 

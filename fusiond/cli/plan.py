@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusiond.cli import counts, options, output, render
-from fusiond.cli.answer import figures
+from fusiond.cli.answer_text import figures
 from fusiond.devices.counting.model import H100, Gpu, gpu_of
 from fusiond.devices.counting.roofline import draw
 from fusiond.model.english import counted

@@ -7,7 +7,7 @@ import shlex
 from contextlib import closing
 from pathlib import Path
 
-from fusiond.cli import answer, options, output
+from fusiond.cli import answer_text, options, output
 from fusiond.cli.render import display
 from fusiond.model.system import files
 from fusiond.requests import content_lookup, jobs
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
                 )
             documents.append(found)
             if not arguments.json:
-                output.say(*answer.lines(documents[-1]))
+                output.say(*answer_text.lines(documents[-1]))
     if arguments.json:
         options.say_json(documents[0] if len(documents) == 1 else documents)
     return 0

@@ -7,7 +7,7 @@ import dataclasses
 import shlex
 from contextlib import closing
 
-from fusiond.cli import answer, options, output
+from fusiond.cli import answer_text, options, output
 from fusiond.cli.best import find
 from fusiond.cli.render import display
 from fusiond.model.errors import NothingKnown, RequestError
@@ -53,6 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.say_json(after)
         return 0
-    output.say(f"before    {answer.verdict(before)}, {before['found_at']}")
-    output.say(*answer.lines(after))
+    output.say(f"before    {answer_text.verdict(before)}, {before['found_at']}")
+    output.say(*answer_text.lines(after))
     return 0

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fusiond.cli import answer, best, command_of
+from fusiond.cli import answer_text, best, command_of
 from fusiond.requests import content_lookup
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
@@ -89,7 +89,7 @@ def test_it_imports_next_to_nothing(database: Path, done_job: str, real: Registr
     assert not modules & heavy
     ours = {name for name in modules if name.startswith("fusiond")}
     assert ours == {
-        "fusiond", "fusiond.cli", "fusiond.cli.answer", "fusiond.cli.best", "fusiond.cli.options", "fusiond.cli.output",
+        "fusiond", "fusiond.cli", "fusiond.cli.answer_text", "fusiond.cli.best", "fusiond.cli.options", "fusiond.cli.output",
         "fusiond.model.errors", "fusiond.store.named_files", "fusiond.model", "fusiond.service", "fusiond.service.best",
         "fusiond.model.system", "fusiond.model.system.driver", "fusiond.model.system.folders", "fusiond.store",
         "fusiond.store.last_commit", "fusiond.store.candidates", "fusiond.store.document", "fusiond.store.format",
@@ -173,23 +173,23 @@ DOCUMENT: dict[str, Any] = {
     ],
 )
 def test_verdicts_in_words(changes: dict[str, Any], says: str) -> None:
-    assert answer.verdict({**DOCUMENT, **changes}) == says
+    assert answer_text.verdict({**DOCUMENT, **changes}) == says
 
 
 def test_the_unfused_way_is_said_with_its_shapes_and_caps() -> None:
     way = {"name": "sequential", "config": {"cap.a": 32, "threads.a": 512}, "time_us": 18900.0, "program_key": "k"}
     document = {**DOCUMENT, "verdict": "keep", "speedup": 0.5, "unfused": way}
-    text = answer.lines(document)
+    text = answer_text.lines(document)
     assert "unfused   sequential at cap.a=32 threads.a=512: 18.9 ms" in text
     assert not [line for line in text if line.startswith("config")]
-    assert answer.unfused({**way, "config": {}}) == "sequential: 18.9 ms"
+    assert answer_text.unfused({**way, "config": {}}) == "sequential: 18.9 ms"
 
 
 def test_how_the_search_and_the_finals_went_is_said() -> None:
     ended = "the search ended after 20 of 40 trials, as asked"
-    text = answer.lines({**DOCUMENT, "processes": 5, "ended": ended})
+    text = answer_text.lines({**DOCUMENT, "processes": 5, "ended": ended})
     assert "note      the verdict is from 5 fresh processes" in text
     assert f"note      {ended}" in text
     lost = "10 processes of the finals were too noisy or lost (such as too_noisy: the pairs scatter by 49 %)"
-    text = answer.lines({**DOCUMENT, "verdict": "undecided", "speedup": None, "ended": lost})
+    text = answer_text.lines({**DOCUMENT, "verdict": "undecided", "speedup": None, "ended": lost})
     assert [lost in line for line in text].count(True) == 1  # in the verdict

@@ -89,7 +89,8 @@ def test_it_imports_next_to_nothing(database: Path, done_job: str, real: Registr
     assert not modules & heavy
     ours = {name for name in modules if name.startswith("fusiond")}
     assert ours == {
-        "fusiond", "fusiond.cli", "fusiond.cli.answer_text", "fusiond.cli.best", "fusiond.cli.options", "fusiond.cli.output",
+        "fusiond", "fusiond.cli", "fusiond.cli.answer_text", "fusiond.cli.best", "fusiond.cli.options",
+        "fusiond.cli.output",
         "fusiond.model.errors", "fusiond.store.named_files", "fusiond.model", "fusiond.service", "fusiond.service.best",
         "fusiond.model.system", "fusiond.model.system.driver", "fusiond.model.system.folders", "fusiond.store",
         "fusiond.store.last_commit", "fusiond.store.candidates", "fusiond.store.document", "fusiond.store.format",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +15,10 @@ from hypothesis import strategies as st
 from fusiond.devices.counting import lasting_instructions
 from fusiond.devices.counting.bounds import LaunchBound, LaunchWork, bound, program_bound_us
 from fusiond.devices.counting.classes import CLASSES
+from fusiond.devices.counting.frequencies import LineCounts, of_blocks
 from fusiond.devices.counting.model import A100, GPUS, H100, L4, Gpu, gpu_named, gpu_of
+from fusiond.devices.counting.roofline import draw
+from fusiond.devices.counting.sass import BasicBlock, SassInstruction
 from fusiond.model.errors import RequestError
 from fusiond.model.program import HostCall, Launch, Program
 
@@ -176,3 +183,162 @@ def test_registers_and_shared_memory_decide_what_is_resident() -> None:
 def test_what_no_compiler_leaves_out(opcode: str, kind: str | None) -> None:
     assert lasting_instructions.class_of(opcode) == kind
     assert kind is None or kind in CLASSES
+
+
+# --- the picture of what is counted ---------------------------------------------------------------------
+
+
+def row(program: str = "native", **fields: Any) -> dict[str, Any]:
+    plain = {
+        "program": program, "launch": "k", "failed": None, "bound_us": 10.0, "binding": "dram",
+        "dram_bytes": 32_000_000, "warp_instructions": {"fp32": 500_000, "global": 100_000}, "ptx_instructions": 1,
+    }  # fmt: skip
+    return {**plain, **fields}
+
+
+@pytest.mark.slow
+def test_it_is_a_picture_with_every_launch_and_the_same_every_time(tmp_path: Path) -> None:
+    rows = [
+        row(),
+        row("seed 0", launch="fused <1>", warp_instructions=None, ptx_instructions=19_200_000),
+        row(failed="it hung"),
+    ]
+    for name in ("a.svg", "b.svg"):
+        draw(rows, H100, tmp_path / name, "hist & maxpool")
+    text = (tmp_path / "a.svg").read_text()
+    assert text == (tmp_path / "b.svg").read_text()
+    found = [
+        (each.text or "").strip() for each in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")
+    ]
+    assert {"native", "seed 0", "k: dram", "fused <1>: dram"} <= set(found)
+    assert any("nothing is measured" in each for each in found)
+
+
+def test_what_cannot_be_drawn_or_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestError, match=r"cannot write .*: No such file"):
+        draw([row()], H100, tmp_path / "none" / "a.svg", "t")
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(RequestError, match=r"pip install 'fusiond\[plot\]'"):
+        draw([row()], H100, tmp_path / "a.svg", "t")
+
+
+# --- frequencies of blocks that are made up, where the right ones are known -----------------------------
+
+
+def block(*successors: int, line: int = 0, opcode: str = "NOP", copies: int = 1, ends: bool = False) -> BasicBlock:
+    """A block with copies of one instruction."""
+    return BasicBlock((SassInstruction(opcode, False, line),) * copies, successors, ends, None)
+
+
+def line(threads: int, *, opcode: str = "ld.global.f32", entered: int | None = None) -> LineCounts:
+    return LineCounts(opcodes=(opcode,), guarded=False, threads=threads, warps=threads // 32 or 1, entered=entered)
+
+
+START = line(64, opcode="mov.u32")
+
+
+def threads(blocks: list[BasicBlock], lines: dict[int, LineCounts]) -> list[int]:
+    return [round(each.threads) for each in of_blocks(blocks, {1: START, **lines})]
+
+
+def test_two_loops_on_two_sides_are_entered_by_as_many_as_in_ptx() -> None:
+    blocks = [
+        block(1, 3),
+        block(2),
+        block(2, 5, line=2, opcode="LDG"),
+        block(4),
+        block(4, 5, line=3, opcode="LDG"),
+        block(ends=True),
+    ]
+    found = threads(blocks, {2: line(1000, entered=40), 3: line(500, entered=24)})
+    assert found == [64, 40, 1000, 24, 500, 64]
+
+
+def test_two_loops_that_each_want_all_threads_share_them() -> None:
+    blocks = [
+        block(1, 3),
+        block(2),
+        block(2, 5, line=2, opcode="LDG"),
+        block(4),
+        block(4, 5, line=3, opcode="LDG"),
+        block(ends=True),
+    ]
+    found = threads(blocks, {2: line(1000), 3: line(500)})
+    assert (found[2], found[4], found[1] + found[3]) == (1000, 500, 64)
+
+
+def unrolled_by_four() -> list[BasicBlock]:
+    """A loop of four rounds at once, which saves jumps, and one of what is left."""
+    load, jump = SassInstruction("LDG", False, 2), SassInstruction("BRA", True, 0)
+    return [
+        block(1, 2),
+        BasicBlock((load, load, load, load, jump), (1, 2), False, None),
+        block(3, 4),
+        BasicBlock((load, jump), (3, 4), False, None),
+        block(ends=True),
+    ]
+
+
+@pytest.mark.parametrize(("rounds", "four"), [(1, 0), (3, 0), (4, 1), (7, 1), (8, 2)])
+def test_who_goes_round_fewer_times_does_not_pass_through_the_unrolled_part(rounds: int, four: int) -> None:
+    """Although that would take fewer instructions. The loop is entered once by each of 64 threads."""
+    found = threads(unrolled_by_four(), {2: line(64 * rounds, entered=64)})
+    assert (found[1], found[3]) == (64 * four, 64 * (rounds - 4 * four))
+
+
+@pytest.mark.parametrize(("entered", "expected"), [(640, 640), (64, 64)])
+def test_an_inner_loop_is_entered_each_time_that_the_outer_one_goes_round(entered: int, expected: int) -> None:
+    """Ten rounds of 64 threads outside, each of which begins another inside, or one of which does: PTX says which, and
+    not the product that ptxas moved to where the inner one begins."""
+    blocks = [
+        block(1),
+        block(2, 4, line=2, opcode="LDG"),
+        block(3, line=4, opcode="IMAD"),
+        block(3, 4, line=3, opcode="FMUL"),
+        block(1, 5),
+        block(ends=True),
+    ]
+    lines = {2: line(640, entered=64), 3: line(6400, opcode="mul.f32", entered=entered)}
+    lines[4] = line(64, opcode="mul.lo.s32")
+    assert threads(blocks, lines) == [64, 640, expected, 6400, 640, 64]
+
+
+def test_a_negation_before_an_addition_is_no_second_copy() -> None:
+    """Twenty subtractions of two instructions each, beside a load: as often as the load, not half as often."""
+    subtractions = tuple(SassInstruction("IADD3", False, k) for k in range(3, 23) for _ in range(2))
+    blocks = [
+        block(1, 2),
+        BasicBlock((*subtractions, SassInstruction("LDG.E", False, 2)), (2,), False, None),
+        block(ends=True),
+    ]
+    lines = {2: line(40), **{k: line(40, opcode="sub.s32") for k in range(3, 23)}}
+    assert threads(blocks, lines)[1] == 40
+
+
+def test_copies_at_the_ends_of_branches_share_the_count() -> None:
+    blocks = [
+        block(1, 2),
+        block(3, line=2, opcode="STG"),
+        block(3, line=2, opcode="STG"),
+        block(ends=True, line=3, opcode="STG"),
+    ]
+    found = threads(blocks, {2: line(64, opcode="st.global.f32"), 3: line(64, opcode="st.global.f32")})
+    assert (found[1] + found[2], found[3]) == (64, 64)
+
+
+def test_what_is_moved_out_of_a_loop_is_outvoted() -> None:
+    moved = SassInstruction("FMUL", False, 2)
+    blocks = [
+        BasicBlock((moved, SassInstruction("LDG", False, 3)), (1,), False, None),
+        block(1, 2, line=4, opcode="LDG"),
+        block(ends=True),
+    ]
+    lines = {2: line(6400, opcode="mul.f32"), 3: line(64), 4: line(6400, entered=64)}
+    assert threads(blocks, lines) == [64, 6400, 64]

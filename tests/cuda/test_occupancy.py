@@ -1,5 +1,7 @@
 """Occupancy: values worked out by hand, properties, and the toolkit's own calculator as the oracle."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import subprocess
@@ -10,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusiond.build import nvcc
+from fusiond.model.errors import RequestError
 from fusiond.model.gpu.limits import ARCHS, limits
 from fusiond.model.gpu.occupancy import carveout_pct, launch_problem, occupancy
+from fusiond.model.gpu.ptxas_report import parse_report
 
 registers = st.integers(0, 255)
 shared = st.integers(0, 260 * 1024)
@@ -135,3 +139,85 @@ def test_agrees_with_nvidias_calculator(tmp_path: Path) -> None:
         found = occupancy(limits(arch), regs, shared_bytes, block, barriers=barriers)
         assert found.blocks_per_sm == wanted, case
         assert asked == wanted, case
+
+
+# --- limits ---------------------------------------------------------------------------------------------
+
+
+def test_hopper_as_the_programming_guide_has_it() -> None:
+    found = limits("sm_90")
+    assert (found.threads_per_sm, found.blocks_per_sm, found.registers_per_sm) == (2048, 32, 65536)
+    assert (found.shared_bytes_per_sm, found.shared_bytes_per_block) == (228 * 1024, 227 * 1024)
+    assert found.multiprocessors == 132
+
+
+def test_turing_reserves_no_shared_memory() -> None:
+    found = limits("sm_75")
+    assert (found.shared_bytes_per_block, found.shared_bytes_reserved) == (64 * 1024, 0)
+    assert found.shared_granularity_bytes == 256
+
+
+def test_multiprocessors_are_the_boards() -> None:
+    assert limits("sm_90", multiprocessors=114).multiprocessors == 114
+
+
+def test_variants_of_an_architecture_are_the_same_silicon() -> None:
+    assert limits("sm_90a") == limits("sm_90")
+
+
+@pytest.mark.parametrize("arch", ["sm_61", "90", "", "cpu"])
+def test_an_unknown_architecture_is_answered_with_the_known_ones(arch: str) -> None:
+    with pytest.raises(RequestError, match="sm_75, sm_80"):
+        limits(arch)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_row_is_consistent(arch: str) -> None:
+    found = limits(arch)
+    assert found.shared_bytes_per_block + found.shared_bytes_reserved == found.shared_bytes_per_sm
+    assert found.threads_per_sm % found.warp_size == 0
+    assert found.barriers_per_sm == 0 or found.barriers_per_sm >= found.barriers
+
+
+# --- the report of `ptxas -v` ---------------------------------------------------------------------------
+
+
+CAPPED = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'small' for 'sm_90'
+ptxas info    : Function properties for small
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, used 0 barriers
+ptxas info    : Compile time = 1.497 ms
+ptxas info    : Compiling entry function 'k' for 'sm_90'
+ptxas info    : Function properties for k
+    176 bytes stack frame, 292 bytes spill stores, 296 bytes spill loads
+ptxas info    : Used 40 registers, used 2 barriers, 176 bytes cumulative stack size, 2048 bytes smem
+ptxas info    : Compile time = 15.394 ms
+ptxas info    : Function properties for _Z1ffi
+    0 bytes stack frame, 44 bytes spill stores, 48 bytes spill loads
+"""
+
+
+def test_every_entry_is_reported() -> None:
+    found = parse_report(CAPPED)
+    assert sorted(found) == ["k", "small"]
+    k = found["k"]
+    assert (k.arch, k.registers, k.barriers, k.shared_bytes, k.stack_bytes) == ("sm_90", 40, 2, 2048, 176)
+
+
+def test_spills_of_a_called_function_count_for_the_entry_that_calls() -> None:
+    found = parse_report(CAPPED)
+    assert (found["k"].spill_store_bytes, found["k"].spill_load_bytes) == (292 + 44, 296 + 48)
+    assert (found["small"].spill_store_bytes, found["small"].spill_load_bytes) == (0, 0)
+
+
+def test_the_older_format_with_constant_banks() -> None:
+    log = """\
+ptxas info    : Compiling entry function '_Z3addPf' for 'sm_75'
+ptxas info    : Function properties for _Z3addPf
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 24 registers, 512+16 bytes smem, 360 bytes cmem[0], 8 bytes cmem[2]
+"""
+    facts = parse_report(log)["_Z3addPf"]
+    assert (facts.registers, facts.shared_bytes, facts.barriers, facts.constant_bytes) == (24, 512, 0, 368)

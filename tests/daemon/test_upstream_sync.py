@@ -37,7 +37,7 @@ from fusiond.store.exchange.signing import Signer
 from fusiond.store.jobs import JobRow
 from fusiond.testing import daemon
 from tests.daemon.conftest import running
-from tests.daemon.test_metrics import samples
+from tests.daemon.test_limits import samples
 
 JOB = "strategy: toy\npair: [hist, maxpool]\nsizes: {a.n: 500}\nsearch: {trials: 3}\n"
 FAMILY = daemon.workload_of(jobs.read("/job.yaml", JOB)[0]).content_family_key

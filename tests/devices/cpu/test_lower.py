@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fusiond.build import gxx, nvcc
+from fusiond.build.cache import BuildCache
 from fusiond.build.cpu.lowering import LoweringError, lower
+from fusiond.build.exporting.bundle import write_bundle
+from fusiond.devices.counting.command import main
+from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
+from fusiond.devices.cpu.link import Link, parse
+from fusiond.model.errors import RequestError
+from fusiond.model.program import Buffer, Copy, CopyBatch, Launch, Memory, Pointer, Prefetch, Program, Role, Source
 
 ARENA = "(::fusiond_dynamic_shared)"
 
@@ -126,3 +138,170 @@ def test_any_text_keeps_its_lines_or_is_refused(parts: list[str]) -> None:
     except LoweringError:
         return
     assert lowered.count("\n") == text.count("\n")
+
+
+# --- the command that counts a bundle -------------------------------------------------------------------
+
+
+TEXT = """
+extern "C" __global__ void twice(const float* x, float* y) { y[threadIdx.x] = 2 * x[threadIdx.x]; }
+extern "C" __global__ void outside(const float* x, float* y) { y[threadIdx.x + 1] = x[threadIdx.x]; }
+"""
+KEYS = {
+    *("program", "launch", "kernel", "global_read_bytes", "global_write_bytes", "read_sectors", "write_sectors"),
+    *("minimal_bytes", "dram_bytes", "shared_wavefronts", "shared_minimal_wavefronts", "instructions"),
+    *("ptx_instructions", "model", "sampled", "error", "failed"),
+}
+
+
+def bundle(folder: Path, *kernels: str, text: str = TEXT) -> str:
+    """A folder with a launch of 64 threads for each of these."""
+    roles = {"x": Role.INPUT, "y": Role.OUTPUT}
+    source = Source(name="k", text=text, entries=tuple(dict.fromkeys(kernels)))
+    program = Program(
+        name="pair",
+        buffers=tuple(Buffer(name=name, dtype="float32", elements=64, role=role) for name, role in roles.items()),
+        sources=(source,),
+        steps=tuple(
+            Launch(
+                name=f"{k}:{kernel}",
+                source="k",
+                entry=kernel,
+                grid=(1, 1, 1),
+                block=(64, 1, 1),
+                arguments=(Pointer(buffer="x"), Pointer(buffer="y")),
+            )
+            for k, kernel in enumerate(kernels)
+        ),
+    )
+    write_bundle(folder, program, {})
+    return str(folder)
+
+
+@pytest.fixture
+def tools(gxx_here: None, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = nvcc.missing()
+    if line is not None:
+        pytest.skip(line)
+    monkeypatch.setenv("FUSIOND_CACHE", str(shared_cache))
+
+
+@pytest.mark.needs_nvcc
+def test_a_row_for_each_launch(tools: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = bundle(tmp_path / "b", "twice", "twice")
+    assert main([folder, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["counted"]
+    assert set(rows[0]) >= KEYS
+    assert [each["launch"] for each in rows] == ["0:twice", "1:twice"]
+    assert [each["program"] for each in rows] == ["pair", "pair"]
+    assert [each["kernel"] for each in rows] == ["twice", "twice"]
+    assert [(each["global_read_bytes"], each["read_sectors"], each["failed"]) for each in rows] == [(256, 8, None)] * 2
+    assert main([folder]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("0:twice (twice): global read bytes 256,")
+
+
+@pytest.mark.needs_nvcc
+def test_a_launch_that_fails(tools: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rows behind it say that they were not run; the status is 1."""
+    folder = bundle(tmp_path / "b", "outside", "twice")
+    assert main([folder, "--json"]) == 1
+    said = capsys.readouterr()
+    first, second = json.loads(said.out)["counted"]
+    assert "k.cu:3: st.global" in first["failed"]
+    assert first["read_sectors"] is None
+    assert second["failed"] == "not run: 0:outside failed"
+    assert said.err == ""
+    assert main([folder]) == 1
+    assert capsys.readouterr().out.splitlines()[1] == "1:twice (twice): not run: 0:outside failed"
+
+
+@pytest.mark.needs_nvcc
+def test_a_source_that_does_not_build(tools: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = bundle(tmp_path / "b", "twice", text='extern "C" __global__ void twice(float* x) { x[0] = y; }')
+    assert main([folder]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == 'k does not build: k.cu:1: identifier "y" is undefined\n'
+
+
+def test_without_a_compiler(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSIOND_NVCC", "/nowhere/nvcc")
+    assert main([bundle(tmp_path / "b", "twice"), "--json"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "FUSIOND_NVCC=/nowhere/nvcc is not an nvcc that runs, with ptxas beside it\n"
+
+
+def test_a_plan_that_contradicts_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = bundle(tmp_path / "b", "twice")
+    plan = Path(folder, "plan.json")
+    plan.write_text(plan.read_text().replace('"source": "k"', '"source": "q"'))
+    assert main([folder]) == 2
+    said = capsys.readouterr().err
+    assert said == f"{folder}: plan.json is not a Program that can run: step '0:twice' names the unknown source 'q'\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["b", "--jsn"], ["b", "--seed", "x"]])
+def test_options_that_are_wrong(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert "error: " in capsys.readouterr().err.splitlines()[-1]
+
+
+# --- the link of the cpu device -------------------------------------------------------------------------
+
+
+N = 3000
+KERNEL = Source(
+    name="d", text='extern "C" __global__ void k(float* x) { x[threadIdx.x] += 1; }', entries=("k",)
+)  # fmt: skip
+
+
+def both(name: str, **more: Any) -> tuple[Buffer, Buffer]:
+    return (
+        Buffer(name=name, dtype="float32", elements=N, role=Role.INPUT, memory=Memory.PINNED, **more),
+        Buffer(name=f"{name}@", dtype="float32", elements=N, role=Role.OUTPUT),
+    )
+
+
+def loaded(link: Link, cache: Path, *steps: Any) -> CpuProgram:
+    pages = Buffer(name="m", dtype="float32", elements=N, role=Role.INPUT, memory=Memory.MANAGED)
+    program = Program(name="p", buffers=(*both("a"), *both("b"), pages), sources=(KERNEL,), steps=steps)
+    binary = gxx.build(KERNEL, cache=BuildCache(cache))
+    assert isinstance(binary, Path)
+    return CpuExecutor(link).load(program, {"d": binary})
+
+
+def test_a_message_takes_its_latency_and_its_bytes(scheduler_library: Path, shared_cache: Path) -> None:
+    link = Link(bytes_per_us=1000, latency_us=8)
+    one = Copy(name="one", source=("a",), target=("a@",))
+    assert loaded(link, shared_cache, one).sample_us(1) == pytest.approx(20)
+    two = (one, Copy(name="two", source=("b",), target=("b@",), stream=1))
+    assert loaded(link, shared_cache, *two).sample_us(3) == pytest.approx(40), "one engine carries one at a time"
+    batch = CopyBatch(name="both", copies=(("a", "a@"), ("b", "b@")))
+    assert loaded(link, shared_cache, batch).sample_us(1) == pytest.approx(32)
+    back = Copy(name="back", source=("b@",), target=("b",), stream=1)
+    assert loaded(link, shared_cache, one, back).sample_us(1) == pytest.approx(20), "each way at once"
+    fetch = Prefetch(name="fetch", buffers=("m",), to_device=True, stream=1)
+    assert loaded(link, shared_cache, one, fetch).sample_us(1) == pytest.approx(40), "pages go over the same link"
+
+
+def test_kernels_take_what_they_took_beside_the_copies(scheduler_library: Path, shared_cache: Path) -> None:
+    launch = Launch(name="k", source="d", entry="k", grid=(1, 1, 1), block=(64, 1, 1),
+                    arguments=(Pointer(buffer="b@"),), stream=1)  # fmt: skip
+    up = Copy(name="up", source=("a",), target=("a@",))
+    found = loaded(Link(bytes_per_us=0.1, latency_us=0), shared_cache, up, launch).timed()
+    assert found.busy_us["up"] == pytest.approx(120_000)
+    assert 0 < found.busy_us["kernels"] < found.busy_us["up"]
+    assert found.span_us == pytest.approx(120_000), "the kernel is hidden behind the copy"
+
+
+@pytest.mark.parametrize("text", ["12", "12GB/s", "0GB/s,8us", "12GB/s,8ms", "GB/s,us", "12GB/s,8us,early"])
+def test_a_link_that_is_none(text: str) -> None:
+    with pytest.raises(RequestError, match="expected a bandwidth and a latency, such as 12GB/s,8us"):
+        parse(text)

@@ -3,9 +3,8 @@
     devices.py   what a device is, which boards are sick, calibrations, micro-measurements
     jobs.py      the queue (job_reading.py: its lists)
     trials.py    what a study knows: asks, trials, finals, rejections
-    programs.py  plans by key, artifacts beside the file
-    profiles.py  what programs ask of a GPU, counted or by its counters
-    records.py   the answers and their history (answers.py: their lists, and how one is given up)
+    programs.py  plans by key and what they ask of a GPU, artifacts beside the file
+    records.py   the answers and their history
     plugin_listing.py  what the plugins registered: versions, documents, the catalogue
     serving.py   the daemon that serves, and its lock file
 
@@ -28,7 +27,6 @@ from typing import Self
 from fusiond.model.errors import StoreError, StoreUnavailable
 from fusiond.model.system import faults
 from fusiond.store import last_commit
-from fusiond.store.answers import Answers
 from fusiond.store.connection import translated
 from fusiond.store.devices import DeviceRow, Devices
 from fusiond.store.file_permissions import FOLDER_MODE, make_folder, make_private, sync, tighten
@@ -38,7 +36,7 @@ from fusiond.store.jobs import JobRow, Jobs
 from fusiond.store.location import default_folder, default_path, refuse_network
 from fusiond.store.plugin_listing import Said
 from fusiond.store.process_identity import this_process
-from fusiond.store.profiles import Profiles
+from fusiond.store.records import Records
 from fusiond.store.serving import Serving
 from fusiond.store.trials import Trials
 
@@ -47,7 +45,7 @@ log = logging.getLogger(__name__)
 __all__ = ["DeviceRow", "JobRow", "Store", "default_path", "this_process"]
 
 
-class Store(Devices, Jobs, Trials, Profiles, Answers, Said, Serving):
+class Store(Devices, Jobs, Trials, Records, Said, Serving):
     """What fusiond remembers. Every method may raise StoreError: a full disk, a damaged file, a closed store."""
 
     @classmethod

@@ -1,16 +1,22 @@
 """The schema as numbered steps. A released step is never edited: the next one changes its effect.
 
 A file's `user_version` counts the steps that it has seen; a new step raises `SCHEMA_VERSION` in format.py with it.
+
+Triggers keep every row's digest right, and sums over whole tables. A row that is damaged already is never sealed again:
+a statement that would change it fails. `sums` holds for each table how many rows it has and the sum of their digests,
+so that a row that has vanished shows; and, as `commits`, how many transactions there were, with a number of the store's
+own (`last_commit.py`).
 """
 
 from __future__ import annotations
 
+import os
+
 from sqlite_utils import Database, Migrations
 
 from fusiond.store import names
-from fusiond.store.digest_triggers import seal_all, seal_table
 from fusiond.store.format import APPLICATION_ID, SCHEMA_VERSION
-from fusiond.store.tables import HEADS
+from fusiond.store.tables import COLUMNS, HEADS, mixed
 
 STEPS = Migrations("fusiond")
 
@@ -282,3 +288,59 @@ def _records(database: Database) -> None:
         "CREATE INDEX idx_records_by_name ON records (lookup_name, cache, evidence, found_at) WHERE replaced_by IS NULL"
     )
     database.table("records").create_index(["workload_key", "device_key", "cache"])  # the history too
+
+
+# --- digests ---
+
+DAMAGED = "damaged row"  #: What SQLite says, with the table and the row behind it, when a damaged row would be changed
+
+
+def seal_all(database: Database) -> None:
+    """Give every table that there is its digests, sums and triggers. Inside a migration; none has digests yet."""
+    database.execute("CREATE TABLE sums (name TEXT PRIMARY KEY, rows INTEGER NOT NULL, total INTEGER NOT NULL)")
+    own = int.from_bytes(os.urandom(8), "little") >> 4
+    database.execute("INSERT INTO sums VALUES ('commits', 0, ?)", [own])
+    for table in COLUMNS:
+        if database.table(table).exists():
+            seal_table(database, table)
+
+
+def seal_table(database: Database, table: str) -> None:
+    """The same for one table, which came after the others."""
+    database.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")
+    database.execute("INSERT INTO sums VALUES (?, 0, 0)", [table])
+    database.execute(f"UPDATE {table} SET digest = {seal(table)}")
+    rows = database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    total = 0
+    for (digest,) in database.execute(f"SELECT digest FROM {table}").fetchall():
+        total = mixed(total, None, digest)
+    database.execute("UPDATE sums SET rows = ?, total = ? WHERE name = ?", [rows, total, table])
+    add_triggers(database, table)
+
+
+def seal(table: str, row: str = "") -> str:
+    """The SQL of a row's digest; `row` is `NEW.` or `OLD.` in a trigger."""
+    return f"fusiond_digest('{table}', {', '.join(row + name for name in COLUMNS[table])})"
+
+
+def add_triggers(database: Database, table: str) -> None:
+    names = ", ".join(COLUMNS[table])
+    database.execute(
+        f"CREATE TRIGGER {table}_came AFTER INSERT ON {table} BEGIN "
+        f"UPDATE sums SET rows = rows + 1 WHERE name = '{table}'; "
+        f"UPDATE {table} SET digest = {seal(table, 'NEW.')} WHERE rowid = NEW.rowid; END"
+    )
+    database.execute(
+        f"CREATE TRIGGER {table}_changed AFTER UPDATE OF {names} ON {table} BEGIN "
+        f"SELECT RAISE(ABORT, '{DAMAGED} of {table}') WHERE OLD.digest IS NOT {seal(table, 'OLD.')}; "
+        f"UPDATE {table} SET digest = {seal(table, 'NEW.')} WHERE rowid = NEW.rowid; END"
+    )
+    database.execute(
+        f"CREATE TRIGGER {table}_sealed AFTER UPDATE OF digest ON {table} BEGIN "
+        f"UPDATE sums SET total = fusiond_mixed(total, OLD.digest, NEW.digest) WHERE name = '{table}'; END"
+    )
+    database.execute(
+        f"CREATE TRIGGER {table}_went AFTER DELETE ON {table} BEGIN "
+        "UPDATE sums SET rows = rows - 1, total = fusiond_mixed(total, OLD.digest, NULL) "
+        f"WHERE name = '{table}'; END"
+    )

@@ -1,4 +1,8 @@
-"""Programs by their keys, and the artifacts: files in a folder beside the SQLite file, named by their content.
+"""Programs by their keys, what they ask of a GPU, pictures of answers, and the artifacts: files in a folder beside the
+SQLite file, named by their content.
+
+Profiles are counted on the processor, or read off the GPU's own counters. They are kept with the program, so that every
+trial of it has them, and two kinds of evidence never mix: each has a row of its own.
 
 A file is complete, and on disk, before the row that names it; what a crash leaves without a row is an orphan.
 """
@@ -7,13 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import tempfile
 import time
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
+from fusiond.model import drawing
+from fusiond.model.drawing import Drawing
 from fusiond.model.keys import canonical, text_key
-from fusiond.model.nouns import Rejection
+from fusiond.model.nouns import COUNTED, MEASURED, Rejection
 from fusiond.model.program import Program, decode, to_text
 from fusiond.model.system import faults
 from fusiond.store.connection import Connected
@@ -24,7 +33,11 @@ from fusiond.store.format import artifacts_folder, decoded, disk_full, now
 from fusiond.store.last_commit import sync_folder
 from fusiond.store.plans import pack, unpack
 
+log = logging.getLogger(__name__)
+
+Rows: TypeAlias = Sequence[Mapping[str, Any]]
 _UNFINISHED = ".writing-"
+_AT_ONCE = 500
 
 
 class Programs(Connected):
@@ -72,6 +85,56 @@ class Programs(Connected):
                 nodes = tuple(decoded(row["nodes"]))
             return Rejection(rule=row["rule"], nodes=nodes, detail=row["detail"])
         return None
+
+    # --- what explains them ---
+
+    def save_profile(self, program_key: str, gpu: str, evidence: str, rows: Rows) -> None:
+        """Write down what a program asks of a GPU, an object for each launch; a later profile takes the place of an
+        earlier one. `gpu` is a name of the table of GPUs where the rows are counted, the device's key where they are
+        measured."""
+        if evidence not in (COUNTED, MEASURED):
+            raise ValueError(f"a profile is {COUNTED} or {MEASURED}, not {evidence!r}")
+        values = [program_key, gpu, evidence]
+        with self._transaction() as database:
+            database.execute("DELETE FROM profiles WHERE program_key = ? AND gpu = ? AND evidence = ?", values)
+            database.execute(
+                "INSERT INTO profiles (program_key, gpu, evidence, rows, at) VALUES (?, ?, ?, ?, ?)",
+                [*values, canonical([dict(each) for each in rows]), now()],
+            )
+
+    def profiles(self, program_keys: Collection[str], gpu: str, evidence: str) -> dict[str, list[dict[str, Any]]]:
+        """Rows of those programs that have a profile for this GPU; a damaged one is left out."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        keys = sorted(program_keys)
+        for begin in range(0, len(keys), _AT_ONCE):
+            some = keys[begin : begin + _AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            where = f"FROM profiles p WHERE program_key IN ({marks}) AND gpu = ? AND evidence = ?"
+            for (row,) in self._sealed(where, [*some, gpu, evidence], skip=True, p="profiles"):
+                found[row["program_key"]] = decoded(row["rows"])
+        return found
+
+    def save_drawings(self, workload_key: str, device_key: str, cache: str, drawings: Sequence[Drawing]) -> None:
+        """Write down what there is to see of an answer, in place of what there was."""
+        values = [workload_key, device_key, cache]
+        with self._transaction() as database:
+            database.execute("DELETE FROM drawings WHERE workload_key = ? AND device_key = ? AND cache = ?", values)
+            database.execute(
+                "INSERT INTO drawings (workload_key, device_key, cache, drawings) VALUES (?, ?, ?, ?)",
+                [*values, canonical(drawing.as_json(drawings))],
+            )
+
+    def drawings(self, workload_key: str, device_key: str, cache: str) -> tuple[Drawing, ...]:
+        """What there is to see of an answer; nothing where it is damaged, or of a later version."""
+        where = "FROM drawings d WHERE workload_key = ? AND device_key = ? AND cache = ?"
+        for (row,) in self._sealed(where, [workload_key, device_key, cache], skip=True, d="drawings"):
+            try:
+                return drawing.from_json(decoded(row["drawings"]))
+            except ValueError as problem:
+                log.warning("%s: the pictures of %s are left out: %s", self.path, workload_key, problem)
+        return ()
+
+    # --- files ---
 
     @property
     def artifacts(self) -> Path:

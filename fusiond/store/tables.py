@@ -1,6 +1,6 @@
 """The tables by their columns, and the digest that every row carries. Standard library only.
 
-A row's digest is of all its other columns, ids and states included. Triggers write it (`digest_triggers.py`), so no
+A row's digest is of all its other columns, ids and states included. Triggers write it (`migrations.py`), so no
 statement that changes a row can forget it. Every reader compares it: a flipped bit is an error and never a value.
 """
 

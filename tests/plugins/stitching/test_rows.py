@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fusiond_stitching.analysis import planner, row_groups, split_reductions, traffic, verify
+from fusiond_stitching.analysis import fusion, planner, row_groups, split_reductions, traffic, verify
 from fusiond_stitching.analysis.plan import Phase, Registers, RowPlace, StitchingPlan
 from fusiond_stitching.analysis.policy import FusionPolicy
 
@@ -362,7 +362,7 @@ def test_channels_of_a_group_have_sums_of_their_own(
     assert one.rows is not None
     assert one.rows.between == {"channels": 3, "channels of halves": 2, "channels, streamed": 3}.get(name, 4)
     others = {result.instruction for each in programs if each is not one for result in each.results}
-    read = traffic.inputs(batch.module, others, {*batch.module.parameters, *(each.instruction for each in one.results)})
+    read = fusion.read(batch.module, others, {*batch.module.parameters, *(each.instruction for each in one.results)})
     wide = {each for each in read if batch.module[each].elements == one.rows.count * one.rows.columns}
     assert len(wide) == (name == "groups behind a product")  # whose statistics are another launch's
     for seed in (0, 1):

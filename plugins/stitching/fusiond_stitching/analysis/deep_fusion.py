@@ -29,13 +29,14 @@ from fusiond_stitching.analysis.fusion import (
     FusionCandidate,
     FusionGroup,
     LaunchPlace,
+    in_order,
     library,
     members_of,
 )
 from fusiond_stitching.analysis.open_groups import OpenGroup, OpenGroups
 from fusiond_stitching.analysis.plan import base_of
 from fusiond_stitching.analysis.policy import FusionPolicy
-from fusiond_stitching.frontend.graph import EXPENSIVE, SOURCES, HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import EXPENSIVE, SOURCES, HloInstruction, HloModule, reached
 
 EVALUATIONS = 64
 """At how many indices the code of one kernel may compute a value. XLA has such a limit too: the code of a stencil that
@@ -94,7 +95,7 @@ class _Fusing:
             side_by_side.siblings(self.module, self.policy, self.groups, self.apart, self.calls)
         elif self.policy.rules == "stitch" and not self.policy.packing:
             side_by_side.layers(self.module, self.policy, self.groups)
-        groups = [
+        groups = (
             FusionGroup(
                 place=each.place,
                 root=each.root,
@@ -104,11 +105,11 @@ class _Fusing:
                 ),
             )
             for each in self.groups
-        ]
-        groups.sort(key=lambda each: ((-each.place[0], -each.place[1]), min(number[name] for name in each.members)))
-        return Fusion(
-            groups=tuple(groups), calls=frozen(self.calls), read=frozen(self.read), reasons=frozen(self.reasons)
         )
+        return Fusion(
+            groups=in_order(self.module, groups), calls=frozen(self.calls), read=frozen(self.read),
+            reasons=frozen(self.reasons),
+        )  # fmt: skip
 
     # --- one instruction ---
 
@@ -125,20 +126,14 @@ class _Fusing:
         launch of ours computes what is in no group, and what it has absorbed."""
         if call.name not in self.module.launches:
             return frozenset(base_of(self.module, operand).name for operand in call.operands)
-        found: set[str] = set()
-        seen: set[str] = set()
-        stack = list(call.operands)
-        while stack:
-            each = self.module[stack.pop()]
-            if each.name in seen:
-                continue
-            seen.add(each.name)
-            free = not (each.opcode in SOURCES or self.is_library[each.name] or self.is_member(each))
-            if free or each.name in self.absorbed:
-                stack += each.operands
-            else:
-                found.add(each.name)
-        return frozenset(found)
+
+        def computed(name: str) -> bool:
+            each = self.module[name]
+            free = not (each.opcode in SOURCES or self.is_library[name] or self.is_member(each))
+            return free or name in self.absorbed
+
+        found = reached(call.operands, lambda name: self.module[name].operands if computed(name) else ())
+        return frozenset(name for name in found if not computed(name))
 
     def _member(self, instruction: HloInstruction) -> None:
         name = instruction.name
@@ -256,8 +251,7 @@ class Evaluations:
         self.module = module
         self.indices: dict[tuple[int, str], frozenset[int]] = {}
         """(group, value) -> indices at which the value is computed."""
-        self.derived: dict[tuple[int, str, int], int] = {}
-        """(index, reader, operand) -> index."""
+        self.derived: dict[tuple[int, str, int], int] = {}  #: (index, reader, operand) -> index
 
     def begin(self, group: OpenGroup) -> None:
         """The root of a group is computed at one index."""

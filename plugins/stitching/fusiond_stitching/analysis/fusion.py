@@ -7,14 +7,14 @@ level.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusiond.model.nouns import frozen
 from fusiond_stitching.analysis.plan import Chunk, ChunkSchedule, base_of
 from fusiond_stitching.analysis.policy import FusionPolicy
-from fusiond_stitching.frontend.graph import MOVEMENT, SOURCES, HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import MOVEMENT, SOURCES, HloInstruction, HloModule, reached
 
 LaunchPlace: TypeAlias = tuple[int, int]  #: (level, phase), counted from the end
 
@@ -83,13 +83,40 @@ def library(module: HloModule, instruction: HloInstruction, policy: FusionPolicy
     return module.library(instruction)
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What has a buffer that others fill, seen from one group: a container of names."""
+
+    filled: Container[str]  #: What has a buffer
+    own: Container[str]  #: The group's members
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.filled and name not in self.own
+
+
 def reach(module: HloModule, group: FusionGroup, elsewhere: Container[str]) -> list[HloInstruction]:
     """Members and what is inlined into them, in topological order. `elsewhere`: what has a buffer that others fill."""
-    found = set(group.members)
-    stack = list(group.members)
-    while stack:
-        for operand in module[stack.pop()].operands:
-            if operand not in found and operand not in elsewhere and module[operand].opcode not in SOURCES:
-                found.add(operand)
-                stack.append(operand)
+    found = reached(group.members, lambda name: [
+        each for each in module[name].operands if each not in elsewhere and module[each].opcode not in SOURCES
+    ])  # fmt: skip
     return [module[name] for name in sorted(found, key=module.number.__getitem__)]
+
+
+def in_order(module: HloModule, groups: Iterable[FusionGroup]) -> tuple[FusionGroup, ...]:
+    """Groups in the order of execution."""
+
+    def place(each: FusionGroup) -> tuple[int, int, int]:
+        return -each.place[0], -each.place[1], min(module.number[name] for name in each.members)
+
+    return tuple(sorted(groups, key=place))
+
+
+def read(module: HloModule, members: Iterable[str], buffered: Container[str]) -> set[str]:
+    """What instructions read from buffers, through what is inlined: parameters, and names in `buffered`."""
+
+    def has_buffer(name: str) -> bool:
+        return name in buffered or module[name].opcode == "parameter"
+
+    own = set(members)
+    found = reached(own, lambda name: () if name not in own and has_buffer(name) else module[name].operands)
+    return {name for name in found - own if has_buffer(name)}

@@ -162,8 +162,7 @@ class _Document:
         self.images: dict[str, BufferPart] = {}
         self._inputs: dict[str, dict[str, Any]] = {}
         self._masks: dict[str, Any] = {}
-        self._made: dict[Any, str] = {}
-        """(value, its index) -> its image."""
+        self._made: dict[Any, str] = {}  #: (value, its index) -> its image
         for name in self.module.outputs:
             for index in self._whole(self.module[name]):
                 self._image(name, index, result=True)

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule, scalar, topological
+from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule, behind, scalar, topological
 
 LEAST_ROW = 16_384  #: Elements of a row: shorter ones are held in registers, and read once anyway
 LEAST_COLUMN = 2048  #: Of a column, of which a block has eight side by side
@@ -107,8 +107,7 @@ def _behind(module: HloModule, spread: HloInstruction) -> HloInstruction:
 
 
 def _lowest(module: HloModule, each: HloInstruction) -> bool:
-    while each.opcode in ("broadcast", "reshape"):
-        each = module[each.operands[0]]
+    each = behind(module, each.name, "broadcast", "reshape")
     return each.opcode == "constant" and all(value == -math.inf for value in each.attributes["values"])
 
 

@@ -7,7 +7,6 @@ there blocks for the whole device anyway), and is next to nothing computed twice
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -76,11 +75,9 @@ class OpenGroups:
         self.is_library = is_library
         self.required = Requirements(module)
         self.groups: dict[int, OpenGroup] = {}
-        self.merged: dict[int, int] = {}
-        """Group -> the one that it has become part of."""
+        self.merged: dict[int, int] = {}  #: Group -> the one that it has become part of
         self.requests: dict[str, dict[int, None]] = {each.name: {} for each in module.instructions}
-        self.least: dict[str, LaunchPlace] = {}
-        """The lowest place that the readers of an instruction leave it."""
+        self.least: dict[str, LaunchPlace] = {}  #: The lowest place that the readers of an instruction leave it
 
     def __iter__(self) -> Iterator[OpenGroup]:
         return iter(list(self.groups.values()))
@@ -117,7 +114,9 @@ class OpenGroups:
         base, *others = sorted(readers, key=lambda each: -len(each.members))
         matches = list(self._matches(instruction, base, others))
         if not matches:
-            return _no_schedule(base, others)
+            if others:
+                return f"no schedule suits {base.root} and {', '.join(each.root for each in others)}"
+            return f"no schedule suits it and {base.root}: blocks would need each other's results"
         base.candidates = [
             each.united(self.module, instruction, self._local(instruction, each.chunk)) for each in matches
         ]
@@ -201,16 +200,10 @@ class OpenGroups:
         return enough and blocks * local <= 1.5 * total + blocks * WASTE
 
     def _inputs(self, instruction: HloInstruction) -> int:
-        """Elements that are read for one of the result: more than 1 for a reduce and a dot."""
         if instruction.elementwise:
             return 1
-        if instruction.opcode == "reduce":
-            source = self.module[instruction.operands[0]]
-            return max(1, source.elements // max(1, instruction.elements))
-        if instruction.opcode == "dot":
-            lhs = self.module[instruction.operands[0]]
-            return math.prod(lhs.dims[at] for at in instruction.attributes["lhs_contracting"])
-        return 1
+        found = self.module.inputs(instruction)
+        return max(1, found) if instruction.opcode == "reduce" else found
 
     def _local(self, instruction: HloInstruction, chunk: Chunk) -> int:
         return chunk.size * self._inputs(instruction)
@@ -258,9 +251,3 @@ class OpenGroups:
                 number = self.merged[number]
             found[number] = None
         return [self.groups[number] for number in sorted(found)]
-
-
-def _no_schedule(base: OpenGroup, others: Sequence[OpenGroup]) -> str:
-    if others:
-        return f"no schedule suits {base.root} and {', '.join(each.root for each in others)}"
-    return f"no schedule suits it and {base.root}: blocks would need each other's results"

@@ -20,13 +20,13 @@ from fusiond.model.keys import content_key, text_key
 from fusiond.model.nouns import DeviceLimits, frozen
 from fusiond.model.program import Fill
 from fusiond_stitching.analysis import performance_library, planner
-from fusiond_stitching.analysis.fusion import FusionGroup
+from fusiond_stitching.analysis.fusion import Elsewhere, FusionGroup
 from fusiond_stitching.analysis.plan import BlockProgram
 from fusiond_stitching.analysis.planner import PlannedModule
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend import fills as filling
 from fusiond_stitching.frontend import importer, passes, printer
-from fusiond_stitching.frontend.graph import MOVEMENT, HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import MOVEMENT, HloInstruction, HloModule, reached
 
 LEAST_BYTES = 1 << 14  #: A group that reads and writes less than this is not worth a job of its own
 _SWEEPS = 2
@@ -77,28 +77,19 @@ def _bytes(module: HloModule) -> int:
 def groups(module: HloModule, planned: PlannedModule) -> dict[str, HloModule]:
     """Root -> the group as a module, under the names that its instructions have in the whole one."""
     fusion = planned.fusion
-    owner = {name: place for place, group in enumerate(fusion.groups) for name in group.members}
-    stored = planner.stored_members(module, fusion, owner)
-    outside = {**owner, **dict.fromkeys(fusion.calls, -1)}
-    found = {}
-    for place, group in enumerate(fusion.groups):
-        inner: dict[str, HloInstruction] = {}
-        stack = list(group.members)
-        while stack:
-            name = stack.pop()
-            if name in inner:
-                continue
-            each = module[name]
-            if each.opcode == "parameter" or outside.get(name, place) != place:
-                inner[name] = each.becoming("parameter")
-            else:
-                inner[name] = each
-                stack += each.operands
-        ordered = sorted(inner, key=module.number.__getitem__)
-        found[group.root] = _module(
-            [inner[name] for name in ordered], sorted(stored[place], key=module.number.__getitem__), group.root
-        )
-    return found
+    stored = planner.stored_members(module, fusion)
+    filled = {*module.parameters, *(name for group in fusion.groups for name in group.members), *fusion.calls}
+    return {
+        group.root: _alone(module, group, Elsewhere(filled, frozenset(group.members)), stored[place])
+        for place, group in enumerate(fusion.groups)
+    }
+
+
+def _alone(module: HloModule, group: FusionGroup, elsewhere: Elsewhere, stored: Iterable[str]) -> HloModule:
+    inner = reached(group.members, lambda name: () if name in elsewhere else module[name].operands)
+    ordered = (module[name] for name in sorted(inner, key=module.number.__getitem__))
+    own = [each.becoming("parameter") if each.name in elsewhere else each for each in ordered]
+    return _module(own, sorted(stored, key=module.number.__getitem__), group.root)
 
 
 def _module(ordered: Iterable[HloInstruction], outputs: Sequence[str], name: str) -> HloModule:

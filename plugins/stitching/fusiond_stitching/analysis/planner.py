@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fusiond.model.nouns import DeviceLimits, frozen
 from fusiond_stitching.analysis import performance_library, row_groups, rows, scan_memory, tiles, traffic
 from fusiond_stitching.analysis.deep_fusion import fuse
-from fusiond_stitching.analysis.fusion import Fusion, FusionCandidate, FusionGroup, LaunchPlace
+from fusiond_stitching.analysis.fusion import Elsewhere, Fusion, FusionCandidate, FusionGroup, LaunchPlace, read
 from fusiond_stitching.analysis.performance_library import PerformanceLibrary
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
@@ -33,7 +33,7 @@ from fusiond_stitching.analysis.plan import (
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.schedule import flat
 from fusiond_stitching.analysis.stages import block_program
-from fusiond_stitching.frontend.graph import BYTES, SOURCES, HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule
 
 ROUNDS = 64  #: How often fusion runs again because shared memory did not suffice
 PATIENCE = 8  #: Of these, how many pass before twice as many members are set apart at once
@@ -117,10 +117,10 @@ def _liftable(module: HloModule, planned: PlannedModule) -> list[tuple[tuple[str
     """(outputs, place): groups that nobody waits for, and the earlier place where most of what they read is read too;
     those with most to save first."""
     groups = planned.fusion.groups
-    owner = {name: at for at, group in enumerate(groups) for name in group.members}
-    stored = stored_members(module, planned.fusion, owner)
+    owner = {name for group in groups for name in group.members}
+    stored = stored_members(module, planned.fusion)
     calls = {name for names in planned.fusion.read.values() for name in names}
-    reads = [traffic.inputs(module, group.members, {*owner, *planned.fusion.calls}) for group in groups]
+    reads = [read(module, group.members, {*owner, *planned.fusion.calls}) for group in groups]
     needed = {name for each in reads for name in each} | calls
     found = []
     for at, group in enumerate(groups):
@@ -148,14 +148,14 @@ def _planned(
     apart: frozenset[str] = frozenset()
     for attempt in range(ROUNDS):
         fusion = row_groups.merged(module, policy, fuse(module, policy, apart, lifted), lifted)
-        owner = {name: place for place, group in enumerate(fusion.groups) for name in group.members}
-        stored = stored_members(module, fusion, owner)
-        filled = {**owner, **dict.fromkeys(fusion.calls, -1)}
+        stored = [frozenset(each) for each in stored_members(module, fusion)]
+        owner = {name for group in fusion.groups for name in group.members}
+        filled = {*owner, *fusion.calls}
         programs: dict[str, BlockProgram] = {}
         blamed: list[str] = []
         problem = ""
         for place, group in enumerate(fusion.groups):
-            elsewhere = _Elsewhere(filled, place)
+            elsewhere = Elsewhere(filled, frozenset(group.members))
             found: BlockProgram | str = "no schedule"
             own = tiles.block_program(module, policy, group, stored[place], elsewhere, f"g{place}")
             own = own or rows.block_program(module, policy, group, stored[place], elsewhere, f"g{place}")
@@ -181,44 +181,13 @@ def _planned(
     return PlannedModule(plan=StitchingPlan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
 
 
-class _Elsewhere:
-    """What has a buffer, seen from one group: a container of names. `filled`: who fills the buffer of a value, the
-    place of its group; -1 for a library call."""
-
-    def __init__(self, filled: Mapping[str, int], own: int) -> None:
-        self.filled = filled
-        self.own = own
-
-    def __contains__(self, name: object) -> bool:
-        return self.filled.get(name, self.own) != self.own  # type: ignore[call-overload, no-any-return]
-
-
-def stored_members(module: HloModule, fusion: Fusion, owner: Mapping[str, int]) -> list[frozenset[str]]:
+def stored_members(module: HloModule, fusion: Fusion) -> list[set[str]]:
     """For each group the members that must reach global memory: outputs, what library calls read, what other groups
     read."""
-    found: list[set[str]] = [set() for _ in fusion.groups]
-    for name, place in owner.items():
-        if name in module.is_output:
-            found[place].add(name)
-    for names in fusion.read.values():
-        for name in names:
-            if name in owner:
-                found[owner[name]].add(name)
-    for place, group in enumerate(fusion.groups):
-        seen: set[str] = set()
-        stack = list(group.members)
-        while stack:
-            for operand in module[stack.pop()].operands:
-                if operand in seen:
-                    continue
-                seen.add(operand)
-                whose = owner.get(operand)
-                if whose is None:
-                    if operand not in fusion.calls and module[operand].opcode not in SOURCES:
-                        stack.append(operand)
-                elif whose != place:
-                    found[whose].add(operand)
-    return [frozenset(each) for each in found]
+    buffered = {*fusion.calls, *(name for group in fusion.groups for name in group.members)}
+    needed = set(module.outputs).union(*fusion.read.values())
+    needed |= {name for group in fusion.groups for name in read(module, group.members, buffered)}
+    return [needed.intersection(group.members) for group in fusion.groups]
 
 
 # --- feedback -------------------------------------------------------------------------------------------

@@ -11,14 +11,17 @@ Places are given anew afterwards, by the rules of `fusion`.
 from __future__ import annotations
 
 import dataclasses
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import Any
 
 from fusiond.model.nouns import frozen
 from fusiond_stitching.analysis import row_shapes, rows
-from fusiond_stitching.analysis.fusion import CHAIN, END, Fusion, FusionGroup, LaunchPlace
+from fusiond_stitching.analysis.fusion import CHAIN, END, Elsewhere, Fusion, FusionGroup, LaunchPlace, in_order, read
 from fusiond_stitching.analysis.policy import FusionPolicy
-from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, MOVEMENT, SOURCES, HloModule
+from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, MOVEMENT, SOURCES, HloModule, reached
 
 MOST_MEMBERS = 400  #: Of a group that is looked at
 FAR_LESS = 64  #: How much smaller a reduction is that has a launch of its own
@@ -53,6 +56,7 @@ class _Graph:
         self.policy = policy
         self.before = fusion
         self.owner = {name: at for at, group in enumerate(fusion.groups) for name in group.members}
+        self.filled: ChainMap[str, Any] = ChainMap(self.owner, dict(fusion.calls))  #: What has a buffer
         self.nodes = {at: _Node(group, self._reads(group.members)) for at, group in enumerate(fusion.groups)}
         self.tried: set[tuple[int, int]] = set()
         self.calls = fusion.calls
@@ -60,20 +64,7 @@ class _Graph:
 
     def _reads(self, members: Iterable[str]) -> frozenset[str]:
         """Parameters, results of library calls, and members of other groups."""
-        own = set(members)
-        found: set[str] = set()
-        seen: set[str] = set()
-        stack = list(own)
-        while stack:
-            for operand in self.module[stack.pop()].operands:
-                if operand in own or operand in seen:
-                    continue
-                seen.add(operand)
-                if operand in self.owner or operand in self.before.calls or self.module[operand].opcode == "parameter":
-                    found.add(operand)
-                elif self.module[operand].opcode not in SOURCES:
-                    stack.append(operand)
-        return frozenset(found)
+        return frozenset(read(self.module, members, self.filled))
 
     # --- sums of columns ---
 
@@ -130,8 +121,8 @@ class _Graph:
         return False
 
     def _in_rows(self, group: FusionGroup) -> bool:
-        stored, outside = self._stored(group), _Outside(self, group)
-        return rows.block_program(self.module, self.policy, group, stored, outside, "") is not None
+        elsewhere = Elsewhere(self.filled, frozenset(group.members))
+        return rows.block_program(self.module, self.policy, group, self._stored(group), elsewhere, "") is not None
 
     def _small_reductions(self, group: FusionGroup) -> set[str]:
         """Reductions of far less than the group's widest tensor, what they need, and what is as small and needs no
@@ -147,28 +138,15 @@ class _Graph:
         if any(self.module[name].elements * FAR_LESS >= max(sizes) for name in found):
             return set()
         for name in group.members:
-            small_too = self.module[name].elements <= most
-            if small_too and self._needs(name, group) <= found and self._reads_small(name, most):
+            besides = [each for each in self._reads((name,)) if each not in self.owner]
+            small_too = all(self.module[each].elements <= most for each in (name, *besides))
+            if small_too and self._needs(name, group) <= found:
                 found.add(name)
         return found
 
-    def _reads_small(self, name: str, most: int) -> bool:
-        return all(self.module[each].elements <= most for each in self._reads((name,)) if self.owner.get(each) is None)
-
     def _needs(self, name: str, group: FusionGroup) -> set[str]:
         """The members that a member reads, through what is inlined."""
-        members = set(group.members)
-        found: set[str] = set()
-        seen: set[str] = set()
-        stack = list(self.module[name].operands)
-        while stack:
-            operand = stack.pop()
-            if operand in members:
-                found.add(operand)
-            elif operand not in seen and operand not in self.owner and operand not in self.calls:
-                seen.add(operand)
-                stack += self.module[operand].operands
-        return found
+        return read(self.module, (name,), self.filled).intersection(group.members)
 
     def _put(self, at: int, group: FusionGroup) -> None:
         self.owner.update(dict.fromkeys(group.members, at))
@@ -273,10 +251,9 @@ class _Graph:
 
     def _can_be_one(self, first: int, second: int) -> bool:
         a, b = self.nodes[first], self.nodes[second]
-        members = (*a.group.members, *b.group.members)
-        if len(members) > MOST_MEMBERS or self._between(first, second):
-            return False
-        return self._in_rows(self._united(a.group, b.group))
+        between = self._leads(first, second) or self._leads(second, first)
+        small = len(a.group.members) + len(b.group.members) <= MOST_MEMBERS
+        return small and not between and self._in_rows(self._united(a.group, b.group))
 
     def _united(self, first: FusionGroup, second: FusionGroup) -> FusionGroup:
         members = tuple(sorted((*first.members, *second.members), key=self.module.number.__getitem__))
@@ -291,45 +268,26 @@ class _Graph:
             outside |= names
         return frozenset(name for name in own if name in self.module.is_output or name in outside)
 
-    def _between(self, first: int, second: int) -> bool:
-        """Whether a path from one group to the other leads over something else."""
-        return self._leads(first, second) or self._leads(second, first)
-
     def _leads(self, source: int, target: int) -> bool:
         """A path from `source` over another group or call to `target`."""
         feeds = self._feeds()
-        stack = [each for each in feeds.get(source, ()) if each != target]
-        seen: set[object] = set(stack)
-        while stack:
-            for each in feeds.get(stack.pop(), ()):
-                if each == target:
-                    return True
-                if each not in seen and each != source:
-                    seen.add(each)
-                    stack.append(each)
-        return False
+        others = feeds.get(source, set()) - {target}
+        return target in reached(others, lambda each: () if each == target else feeds.get(each, ()))
 
     def _feeds(self) -> dict[object, set[object]]:
         """Group number or call -> those that read it."""
         found: dict[object, set[object]] = {}
-        for at, node in self.nodes.items():
-            for name in node.reads:
-                source = self.owner.get(name, name if name in self.calls else None)
-                if source is not None:
-                    found.setdefault(source, set()).add(at)
-        for call, names in self.into_calls.items():
+        reads: list[tuple[object, frozenset[str]]] = [(at, node.reads) for at, node in self.nodes.items()]
+        for reader, names in (*reads, *self.into_calls.items()):
             for name in names:
-                source = self.owner.get(name, name if name in self.calls else None)
-                if source is not None:
-                    found.setdefault(source, set()).add(call)
+                if name in self.filled:
+                    found.setdefault(self.owner.get(name, name), set()).add(reader)
         return found
 
     def unite(self, first: int, second: int) -> None:
         group = self._united(self.nodes[first].group, self.nodes[second].group)
-        for name in self.nodes[second].group.members:
-            self.owner[name] = first
         del self.nodes[second]
-        self.nodes[first] = _Node(group, self._reads(group.members))
+        self._put(first, group)
         self.tried = {pair for pair in self.tried if first not in pair and second not in pair}
 
     # --- places ---
@@ -338,14 +296,15 @@ class _Graph:
         """The groups at the places that their readers leave them."""
         places: dict[object, LaunchPlace] = {}
         feeds = self._feeds()
-        for each in self._readers_first(feeds):
+        everything: list[object] = [*self.nodes, *self.calls]
+        for each in TopologicalSorter({each: feeds.get(each, ()) for each in everything}).static_order():
             places[each] = self._place(each, feeds.get(each, ()), places, lifted)
         groups = [dataclasses.replace(node.group, place=places[at]) for at, node in self.nodes.items()]
-        number = self.module.number
-        groups.sort(key=lambda each: ((-each.place[0], -each.place[1]), min(number[name] for name in each.members)))
         calls = {call: places.get(call, END) for call in self.calls}
         reasons = {name: why for name, why in self.before.reasons.items() if any(name == each.root for each in groups)}
-        return Fusion(groups=tuple(groups), calls=frozen(calls), read=self.before.read, reasons=frozen(reasons))
+        return Fusion(
+            groups=in_order(self.module, groups), calls=frozen(calls), read=self.before.read, reasons=frozen(reasons)
+        )
 
     def _place(
         self,
@@ -369,34 +328,6 @@ class _Graph:
             place = max(place, above)
         return place
 
-    def _readers_first(self, feeds: Mapping[object, Iterable[object]]) -> list[object]:
-        done: dict[object, None] = {}
-        everything: list[object] = [*self.nodes, *self.calls]
-        for first in everything:
-            stack = [(first, iter(feeds.get(first, ())))]
-            begun = {first}
-            while stack:
-                each, rest = stack[-1]
-                following = next((one for one in rest if one not in done and one not in begun), None)
-                if following is None:
-                    done.setdefault(each)
-                    stack.pop()
-                else:
-                    begun.add(following)
-                    stack.append((following, iter(feeds.get(following, ()))))
-        return list(done)
-
 
 def _part_of(group: FusionGroup, members: tuple[str, ...]) -> FusionGroup:
     return dataclasses.replace(group, members=members, root=members[-1])
-
-
-class _Outside:
-    """What has a buffer, seen from one group: a container of names."""
-
-    def __init__(self, graph: _Graph, group: FusionGroup) -> None:
-        self.graph = graph
-        self.own = set(group.members)
-
-    def __contains__(self, name: object) -> bool:
-        return (name in self.graph.owner or name in self.graph.calls) and name not in self.own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from fusiond_stitching.analysis import traffic
+from fusiond_stitching.analysis import fusion
 from fusiond_stitching.analysis.open_groups import OpenGroup, OpenGroups
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import BYTES, HloModule
@@ -24,7 +24,7 @@ def siblings(
         key: tuple[object, ...] = (group.place, root.dims)
         if root.opcode == "reduce":
             key = (group.place, module[root.operands[0]].dims, root.attributes["dimensions"])
-        read = traffic.inputs(module, group.members, owner)
+        read = fusion.read(module, group.members, owner)
         for into, theirs in open_.setdefault(key, []):
             room = group.root not in apart and _room_beside(module, policy, into, group)
             if read & theirs and room and groups.put_beside(into, group):

@@ -31,7 +31,7 @@ from fusiond_stitching.analysis.plan import (
 )
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.shared_memory import Barriers, Dominance, SharedBuffer
-from fusiond_stitching.analysis.stored_values import StoredValues, inputs, reduce_key
+from fusiond_stitching.analysis.stored_values import StoredValues, reduce_key
 from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, HloInstruction, HloModule
 
 PATIENCE = 16  #: Rounds of size shrinking in which nothing is given up that need not be
@@ -102,7 +102,8 @@ class _Planner:
         self.candidate = candidate
         self.chunks = candidate.chunks
         self.stored = stored
-        self.values = StoredValues(module, policy, group, self.chunks, stored, reach(module, group, elsewhere))
+        nodes = reach(module, group, elsewhere)
+        self.values = StoredValues(module, policy, frozenset(group.members), self.chunks, stored, nodes)
         self.kept: list[str] = []
         self.stages: list[_OpenStage] = []
         self.stage_of: dict[str, _OpenStage] = {}
@@ -291,10 +292,12 @@ class _Planner:
             return None
         first = self.module[stage.results[0]]
         source = self.module[first.operands[0]]
-        count = inputs(self.module, first)
+        count = self.module.inputs(first)
         outputs = math.prod(stage.chunk.local)
         threads = self.policy.threads
-        inner = _inner(source.dims, first.attributes["dimensions"])
+        # Neighbouring elements of the operand go into one result: the last dimension larger than 1 is reduced.
+        last = max((at for at, dim in enumerate(source.dims) if dim > 1), default=None)
+        inner = last in first.attributes["dimensions"]
         if count <= 1 or outputs == 0:
             return Reduction(1)
         if inner:
@@ -389,9 +392,3 @@ class _Planner:
             schedule=self.candidate.schedule,
             shared_bytes=size,
         )
-
-
-def _inner(dims: tuple[int, ...], reduced: Sequence[int]) -> bool:
-    """Whether neighbouring elements of the operand go into one result: the last dimension larger than 1 is reduced."""
-    last = max((at for at, dim in enumerate(dims) if dim > 1), default=None)
-    return last in reduced

@@ -8,10 +8,10 @@ many times, as the paper's Divide in front of a dot.
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 
-from fusiond_stitching.analysis.fusion import FusionGroup
 from fusiond_stitching.analysis.plan import Chunk
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import EXPENSIVE, HloInstruction, HloModule
@@ -25,27 +25,17 @@ BARRIER = 40
 SITES = 12  #: A value that stands in more different places of the generated code than this is stored, whatever it costs
 
 
+@dataclass(frozen=True)
 class StoredValues:
-    """`stored`: the members that must reach global memory. `nodes`: members and what is inlined into them."""
+    module: HloModule
+    policy: FusionPolicy
+    members: frozenset[str]
+    chunks: Mapping[str, Chunk]
+    stored: frozenset[str]  #: The members that must reach global memory
+    nodes: Sequence[HloInstruction]  #: Members and what is inlined into them
 
-    def __init__(
-        self,
-        module: HloModule,
-        policy: FusionPolicy,
-        group: FusionGroup,
-        chunks: Mapping[str, Chunk],
-        stored: frozenset[str],
-        nodes: Sequence[HloInstruction],
-    ) -> None:
-        self.module = module
-        self.policy = policy
-        self.members = frozenset(group.members)
-        self.chunks = chunks
-        self.stored = stored
-        self.nodes = nodes
-        self.weight = self._weights()
-
-    def _weights(self) -> dict[str, int]:
+    @functools.cached_property
+    def weight(self) -> dict[str, int]:
         """What it costs to compute one element on the spot, everything inlined down to reduces and buffers."""
         found: dict[str, int] = {}
         for each in self.nodes:
@@ -61,7 +51,7 @@ class StoredValues:
         if instruction.name in self.stored:
             return True
         if instruction.opcode == "reduce":
-            return inputs(self.module, instruction) > SMALL_REDUCE
+            return self.module.inputs(instruction) > SMALL_REDUCE
         return instruction.opcode in ("scatter", "dot")
 
     def chosen(self, dropped: Container[str]) -> list[str]:
@@ -76,25 +66,20 @@ class StoredValues:
                 keep = self._worth(each, own)
             if keep:
                 kept.add(each.name)
-                trips = self.chunks[each.name].size * inputs(self.module, each)
-                own = {(self._nest(each),): trips}
+                chunk = self.chunks[each.name]  # loop nests are told apart by it, their dims, and what they reduce
+                own = {((chunk, each.dims, reduce_key(self.module, each)),): chunk.size * self.module.inputs(each)}
             for place, operand in enumerate(each.operands):
                 if operand not in self.weight:
                     continue
                 into = sites.setdefault(operand, {})
                 for site, count in own.items():
-                    where = (
-                        site if each.elementwise or (keep and each.opcode == "reduce") else (*site, each.name, place)
-                    )
-                    more = inputs(self.module, each) if not keep and each.opcode == "reduce" else 1
+                    same = each.elementwise or (keep and each.opcode == "reduce")
+                    where = site if same else (*site, each.name, place)
+                    more = self.module.inputs(each) if not keep and each.opcode == "reduce" else 1
                     into[where] = max(into.get(where, 0), count * more)
                     if len(into) > 2 * SITES:
                         break
         return [each.name for each in self.nodes if each.name in kept]
-
-    def _nest(self, instruction: HloInstruction) -> tuple[object, ...]:
-        """What loop nests are told apart by."""
-        return (self.chunks[instruction.name], instruction.dims, reduce_key(self.module, instruction))
 
     def _worth(self, instruction: HloInstruction, sites: Mapping[tuple[object, ...], int]) -> bool:
         count = sum(sites.values())
@@ -106,17 +91,6 @@ class StoredValues:
             return len(sites) > 1 or reused
         saved = self.weight[instruction.name] * (count - local)
         return saved > WEIGHT_READ * local + 2 * count + BARRIER * self.policy.threads
-
-
-def inputs(module: HloModule, instruction: HloInstruction) -> int:
-    """Elements read per element computed."""
-    if instruction.opcode == "reduce":
-        source = module[instruction.operands[0]]
-        return math.prod(source.dims[at] for at in instruction.attributes["dimensions"])
-    if instruction.opcode == "dot":
-        lhs = module[instruction.operands[0]]
-        return math.prod(lhs.dims[at] for at in instruction.attributes["lhs_contracting"])
-    return 1
 
 
 def reduce_key(module: HloModule, instruction: HloInstruction) -> tuple[object, ...] | None:

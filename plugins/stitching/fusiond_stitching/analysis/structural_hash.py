@@ -34,8 +34,7 @@ class _Outlining:
     def __init__(self, module: HloModule, available: Container[str]) -> None:
         self.module = module
         self.available = available
-        self.stored: set[str] = set()
-        """What this kernel has put into global memory so far."""
+        self.stored: set[str] = set()  #: What this kernel has put into global memory so far
         self.numbers: dict[str, int] = {}
         self.buffers: dict[str, int] = {}
         self.nodes: list[object] = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator
 
+from fusiond_stitching.analysis import fusion
 from fusiond_stitching.analysis.plan import BlockProgram, LibraryCall, Rows, StitchedKernel, StitchingPlan, base_of
-from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, HloInstruction, HloModule, reached
 
 CACHE_BYTES = 40 << 20
 MULTIPROCESSORS = 132
@@ -83,8 +84,8 @@ def _read_anew(module: HloModule, program: BlockProgram, rows: Rows, buffered: C
     what has stayed in the second-level cache (every other sweep goes backwards)."""
     sweeps: dict[int, set[str]] = {}
     for stage in program.stages:
-        read = inputs(module, [each.instruction for each in stage.results], buffered)
-        sweeps.setdefault(stage.sweep, set()).update(read)
+        own = [each.instruction for each in stage.results]
+        sweeps.setdefault(stage.sweep, set()).update(fusion.read(module, own, buffered))
     seen: set[str] = set()
     again = 0
     for _, names in sorted(sweeps.items()):
@@ -96,22 +97,15 @@ def _read_anew(module: HloModule, program: BlockProgram, rows: Rows, buffered: C
     return int(again * streamed * (1 - min(1.0, CACHE_BYTES / max(1.0, in_use))))
 
 
-def inputs(module: HloModule, members: Iterable[str], buffered: Container[str]) -> set[str]:
-    """What instructions read from buffers, through what is inlined: parameters, and names in `buffered`."""
-    return set(read_bytes(module, members, buffered))
-
-
 def read_bytes(module: HloModule, members: Iterable[str], buffered: Container[str]) -> dict[str, int]:
-    """The same, with how many bytes of each: of what is only looked up, also through what is inlined, that."""
+    """What `fusion.read` names, with how many bytes of each: of what is only looked up, also through what is inlined,
+    that."""
     own = set(members)
     evaluated = {name: module[name].elements for name in own}
     found: dict[str, int] = {}
-    inlined, stack = set(own), list(own)
-    while stack:
-        for operand in module[stack.pop()].operands:
-            if operand not in inlined and operand not in buffered and module[operand].opcode != "parameter":
-                inlined.add(operand)
-                stack.append(operand)
+    inlined = reached(own, lambda name: [
+        each for each in module[name].operands if each not in buffered and module[each].opcode != "parameter"
+    ])  # fmt: skip
     for name in sorted(inlined, key=module.number.__getitem__, reverse=True):
         user, count = module[name], evaluated.get(name, 0)
         for place, operand in enumerate(user.operands):

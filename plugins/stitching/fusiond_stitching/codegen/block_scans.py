@@ -64,8 +64,7 @@ class _Block(Trips):
         self.rows = stage.chunk.size
         self.count = math.prod(self.loop.axes)
         self.layout = scan_memory.layout(self.loop, self.rows)
-        self.shared: dict[str, Code] = {}
-        """The state before the trip, and what has been kept of it -> pointer."""
+        self.shared: dict[str, Code] = {}  #: The state before the trip, and what has been kept of it -> pointer
         self.places: list[tuple[Indices, Index]] = []
         """Of the rows that are computed at the moment: the axes' index, and which of the block's rows it is."""
 
@@ -160,8 +159,7 @@ class _Block(Trips):
 
     def _trip(self, scope: Scope, homes: dict[str, Code], after: dict[str, Code]) -> None:
         loop = self.loop
-        fresh: set[str] = set()
-        """What has been written since the last barrier."""
+        fresh: set[str] = set()  #: What has been written since the last barrier
         for name in loop.kept:
             if fresh & self._read(name):
                 scope.line(BARRIER)

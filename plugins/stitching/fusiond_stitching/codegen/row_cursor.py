@@ -27,35 +27,23 @@ class RowCursor:
         assert program.rows is not None
         self.rows = program.rows
         self.threads = threads
-        self.at_once = threads // self.rows.lanes
-        """Rows that a block works on at once."""
+        self.at_once = threads // self.rows.lanes  #: Rows that a block works on at once
         self.rounds = -(-self.rows.rows_per_block // self.at_once)
         self.lane = _THREAD
-        self.turn = number(0)
-        """The round."""
+        self.turn = number(0)  #: The round
         self.row = number(0)
-        self.own = number(0)
-        """The row, counted from the block's first."""
-        self.inside = ALWAYS
-        """The condition that a thread has a row of its own."""
+        self.own = number(0)  #: The row, counted from the block's first
+        self.inside = ALWAYS  #: The condition that a thread has a row of its own
         self.step = number(0)
-        self.element = number(0)
-        """The present column, counted from its pack's first."""
-        self.column = number(0)
-        """The same, counted from the block's first."""
-        self.of_run = number(0)
-        """The same, counted from its run's first."""
-        self.place = number(0)
-        """The present column's place in the row-major order of what is as wide as the rows."""
+        self.element = number(0)  #: The present column, counted from its pack's first
+        self.column = number(0)  #: The same, counted from the block's first
+        self.of_run = number(0)  #: The same, counted from its run's first
+        self.place = number(0)  #: The present column's place in the row-major order of what is as wide as the rows
         self.lanes = number(0)
-        self.packing: Scope | None = None
-        """The block in which packs are loaded; None outside of a loop over columns."""
-        self.loaded: dict[tuple[str, Index], Code] = {}
-        """Packs that the present step has loaded."""
-        self.stores: list[Code] = []
-        """What is stored when a pack is whole."""
-        self.backwards = False
-        """Whether the next sweep goes through the packs from the last one."""
+        self.packing: Scope | None = None  #: The block in which packs are loaded; None outside of a loop over columns
+        self.loaded: dict[tuple[str, Index], Code] = {}  #: Packs that the present step has loaded
+        self.stores: list[Code] = []  #: What is stored when a pack is whole
+        self.backwards = False  #: Whether the next sweep goes through the packs from the last one
         self._blocks = program.blocks
         self._block = number(0)
 

@@ -34,12 +34,9 @@ class RowMemory:
         self.at = at
         self.pointers = pointers
         self.available = set(available)
-        self.kept: dict[str, Code] = {}
-        """Arrays of kept values and of held packs, by instruction."""
-        self.filled: set[str] = set()
-        """Those whose values are there by now."""
-        self.first_read: list[str] = []
-        """What the sweeps so far have put into shared memory."""
+        self.kept: dict[str, Code] = {}  #: Arrays of kept values and of held packs, by instruction
+        self.filled: set[str] = set()  #: Those whose values are there by now
+        self.first_read: list[str] = []  #: What the sweeps so far have put into shared memory
         self.piece_totals: dict[str, Code] = {}
         """Pointers to what the columns of runs were reduced to, in shared memory."""
 

@@ -154,8 +154,7 @@ class _Thread(Trips):
         self.indices = indices
         self.registers: dict[str, tuple[Code, tuple[int | None, ...]]] = {}
         """Carries, and what comes after them -> the variable and the dimensions that stay inside."""
-        self.read: dict[str, Code] = {}
-        """What has been read ahead -> the element of this trip."""
+        self.read: dict[str, Code] = {}  #: What has been read ahead -> the element of this trip
 
     def known(self, scope: Scope, name: str, indices: Indices) -> Code | None:
         whole = self.whole(scope, name)

@@ -31,8 +31,7 @@ class SourceUnit:
     def __init__(self, most_elements: int = 0) -> None:
         self.most_elements = most_elements
         self.functions = Functions()
-        self.packs = False
-        """Whether somebody loads or stores several neighbours at once: then `pack` is declared."""
+        self.packs = False  #: Whether somebody loads or stores several neighbours at once: then `pack` is declared
         self._tables: dict[tuple[str, str], str] = {}  # type, values -> name
 
     def table(self, kind: Type, values: str) -> str:
@@ -60,8 +59,7 @@ class GeneratedFunction:
     def __init__(self, unit: SourceUnit, *, index_type: str = "int") -> None:
         self.unit = unit
         self.index_type = index_type
-        self.unrolled = 0
-        """Loops of at most so many rounds are written out by the compiler."""
+        self.unrolled = 0  #: Loops of at most so many rounds are written out by the compiler
         self.statements = 0
         self._names: dict[str, int] = {}
 

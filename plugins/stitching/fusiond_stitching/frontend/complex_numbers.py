@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fusiond_stitching.frontend.attributes import attributes_of
 from fusiond_stitching.frontend.building import Add, Expansion
 from fusiond_stitching.frontend.graph import Computation, HloInstruction
-from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawModule, RawShape
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawModule, arrays
 
 COMPLEX, REAL = "c64", "f32"
 _NUMBER = re.compile(r"\(\s*([^\s,()]+)\s*,\s*([^\s,()]+)\s*\)")
@@ -42,7 +42,7 @@ class Complex:
 def supported(module: RawModule) -> bool:
     """Whether every complex number of the module can be a pair."""
     for computation in module.computations.values():
-        kinds = {each.name: set(_kinds(each.shape)) for each in computation.instructions}
+        kinds = {each.name: {array.dtype for array in arrays(each.shape)} for each in computation.instructions}
         for each in computation.instructions:
             touched = kinds[each.name].union(*(kinds.get(name, set()) for name in each.operands))
             if "c128" in touched or (COMPLEX in touched and each.opcode not in _PASSED | _ALIKE | _OTHERS):
@@ -50,14 +50,6 @@ def supported(module: RawModule) -> bool:
             if each.opcode == "reduce" and COMPLEX in touched and not _sums(module, each):
                 return False
     return True
-
-
-def _kinds(shape: RawShape) -> Iterator[str]:
-    if isinstance(shape, ArrayShape):
-        yield shape.dtype
-    else:
-        for each in shape.members:
-            yield from _kinds(each)
 
 
 def _sums(module: RawModule, reduce: Raw) -> bool:

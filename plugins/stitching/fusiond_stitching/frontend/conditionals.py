@@ -13,17 +13,17 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from fusiond_stitching.frontend.graph import BYTES, DTYPES, ELEMENTWISE, MOVEMENT
-from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape, arrays
 
 SMALL_BYTES = 1 << 20  #: What moves in less time than a launch takes
 MOST_INSTRUCTIONS = 256
 SMALL_REDUCTION = 1 << 16  #: Elements that a branch may reduce
 _FREE = frozenset({"parameter", "tuple", "get-tuple-element", "call", "conditional"})
 _ALLOWED = (
-    (ELEMENTWISE - {"copy"})
+    ELEMENTWISE
     | MOVEMENT
     | _FREE
-    | {"copy", "constant", "concatenate", "pad", "gather", "dynamic-slice", "dynamic-update-slice", "reduce"}
+    | {"constant", "concatenate", "pad", "gather", "dynamic-slice", "dynamic-update-slice", "reduce"}
 )
 
 
@@ -33,7 +33,7 @@ def cheap(module: RawModule, conditional: Raw, operands: Sequence[object]) -> bo
     branches = [module.computations.get(name) for name in conditional.branches()]
     if any(each is None or not _plain(module, each) for each in branches):
         return False
-    written = sum(_bytes(each) for each in _arrays(conditional.shape))
+    written = _bytes(conditional.shape)
     read: list[Mapping[object, int]] = [
         _read(each, operand) for each, operand in zip(branches, operands[1:], strict=True) if each is not None
     ]
@@ -47,12 +47,12 @@ def _plain(module: RawModule, branch: RawComputation) -> bool:
     if len(inside) > MOST_INSTRUCTIONS:
         return False
     for computation, each in inside:
-        known = each.opcode in _ALLOWED and all(array.dtype in DTYPES for array in _arrays(each.shape))
+        known = each.opcode in _ALLOWED and all(array.dtype in DTYPES for array in arrays(each.shape))
         if not known or (each.opcode not in _FREE and not isinstance(each.shape, ArrayShape)):
             return False
         if each.opcode == "reduce":
             sources = {one.name: one for one in computation.instructions}
-            if any(array.elements > SMALL_REDUCTION for array in _arrays(sources[each.operands[0]].shape)):
+            if any(array.elements > SMALL_REDUCTION for array in arrays(sources[each.operands[0]].shape)):
                 return False
     return True
 
@@ -71,24 +71,16 @@ def _read(branch: RawComputation, operand: object) -> dict[object, int]:
     """Bytes of what a branch reads of its operand, by value."""
     (parameter,) = (each for each in branch.instructions if each.opcode == "parameter")
     if not isinstance(operand, tuple):
-        return {operand: sum(_bytes(each) for each in _arrays(parameter.shape))}
+        return {operand: _bytes(parameter.shape)}
     found: dict[object, int] = {}
     for each in branch.instructions:
         if each.operands != (parameter.name,):
             continue
         if each.opcode != "get-tuple-element":  # handed on as a whole
-            return {operand: sum(_bytes(array) for array in _arrays(parameter.shape))}
-        found[operand[each.integer("index")]] = sum(_bytes(array) for array in _arrays(each.shape))
+            return {operand: _bytes(parameter.shape)}
+        found[operand[each.integer("index")]] = _bytes(each.shape)
     return found
 
 
-def _arrays(shape: RawShape) -> Iterator[ArrayShape]:
-    if isinstance(shape, ArrayShape):
-        yield shape
-    else:
-        for each in shape.members:
-            yield from _arrays(each)
-
-
-def _bytes(array: ArrayShape) -> int:
-    return array.elements * BYTES.get(array.dtype, 0)
+def _bytes(shape: RawShape) -> int:
+    return sum(each.elements * BYTES.get(each.dtype, 0) for each in arrays(shape))

@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 
-from fusiond_stitching.frontend.graph import HloInstruction
+from fusiond_stitching.frontend.graph import HloInstruction, behind
 
 BITS = {"s8": 8, "s16": 16, "s32": 32, "s64": 64, "u8": 8, "u16": 16, "u32": 32, "u64": 64, "pred": 1}
 MOST_ELEMENTS = 64  #: Of a tensor that is worked out
@@ -173,9 +173,7 @@ def part(given: Mapping[str, HloInstruction], name: str, dimension: int, at: int
 
 def _same(given: Mapping[str, HloInstruction], name: str) -> int | None:
     """The one number that all elements are; None where that is not known."""
-    each = given[name]
-    while each.opcode in ("broadcast", "reshape", "copy", "convert"):
-        each = given[each.operands[0]]
+    each = behind(given, name, "broadcast", "reshape", "copy", "convert")
     return int(each.attributes["values"][0]) if each.opcode == "constant" and each.elements == 1 else None
 
 

@@ -13,7 +13,7 @@ import math
 from fusiond.model.inputs import values
 from fusiond.model.inputs.documents import Node
 from fusiond.model.program import Fill
-from fusiond_stitching.frontend.graph import DTYPES, HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import DTYPES, HloInstruction, HloModule, behind
 
 MOST = 9
 _PASSED = frozenset({"reshape", "broadcast", "transpose", "slice", "copy", "convert", "concatenate", "clamp", "select",
@@ -79,9 +79,7 @@ def _is_status(module: HloModule, name: str) -> bool:
 
 
 def _is_zero(module: HloModule, name: str) -> bool:
-    source = module[name]
-    while source.opcode in ("reshape", "broadcast"):
-        source = module[source.operands[0]]
+    source = behind(module, name, "reshape", "broadcast")
     return source.opcode == "constant" and set(source.attributes.get("values", ())) == {0}
 
 

@@ -50,9 +50,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from fusiond.model.language import dtypes
 from fusiond.model.nouns import frozen
@@ -316,6 +316,14 @@ class HloModule:
     def fusable(self, instruction: HloInstruction) -> bool:
         return instruction.opcode not in SOURCES and not self.library(instruction)
 
+    def inputs(self, instruction: HloInstruction) -> int:
+        """Elements that are read for one of the result: several by a reduce and a dot."""
+        summed = {"reduce": "dimensions", "dot": "lhs_contracting"}.get(instruction.opcode)
+        if summed is None:
+            return 1
+        dims = self.by_name[instruction.operands[0]].dims
+        return math.prod(dims[at] for at in instruction.attributes[summed])
+
     def base(self, name: str) -> HloInstruction:
         """The instruction whose buffer holds the value of `name`: reshapes cost nothing in row-major order. Stops at an
         output (it has a buffer of its own)."""
@@ -411,6 +419,29 @@ def topological(instructions: Iterable[HloInstruction]) -> tuple[HloInstruction,
                 begun.add(name)
                 stack += reversed(waiting)
     return tuple(done.values())
+
+
+Node = TypeVar("Node", bound=Hashable)
+
+
+def reached(roots: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """The roots, and all that they lead to."""
+    found: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack += following(name)
+    return found
+
+
+def behind(given: Mapping[str, HloInstruction] | HloModule, name: str, *opcodes: str) -> HloInstruction:
+    """What a value is before instructions of these opcodes."""
+    each = given[name]
+    while each.opcode in opcodes:
+        each = given[each.operands[0]]
+    return each
 
 
 def matched(one: Sequence[int], other: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:

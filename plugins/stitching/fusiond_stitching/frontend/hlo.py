@@ -64,6 +64,15 @@ class Several:
 RawShape: TypeAlias = ArrayShape | Several
 
 
+def arrays(shape: RawShape) -> Iterator[ArrayShape]:
+    """The arrays of a tuple, and of tuples in it, in order."""
+    if isinstance(shape, ArrayShape):
+        yield shape
+    else:
+        for each in shape.members:
+            yield from arrays(each)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
     """One instruction as written. `payload` is the text in the brackets of a constant or a parameter."""

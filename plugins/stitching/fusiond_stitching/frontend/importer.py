@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusiond.model.errors import RequestError
@@ -34,9 +34,9 @@ from fusiond_stitching.frontend import (
 from fusiond_stitching.frontend.attributes import attributes_of, number
 from fusiond_stitching.frontend.building import Add
 from fusiond_stitching.frontend.complex_numbers import Complex
-from fusiond_stitching.frontend.graph import DTYPES, KNOWN, Computation, HloInstruction, HloModule, topological
-from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape, Several
-from fusiond_stitching.frontend.tuple_values import Value, arrays, leaves, member, members, names, shaped
+from fusiond_stitching.frontend.graph import DTYPES, KNOWN, Computation, HloInstruction, HloModule, reached, topological
+from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape, Several, arrays
+from fusiond_stitching.frontend.tuple_values import Value, leaves, member, members, names, shaped
 
 IDENTITIES = frozenset({"copy", "opt-barrier", "copy-start", "copy-done"})
 NOTES = frozenset({"Sharding", "annotate_device_placement", "SPMDFullToShardShape", "SPMDShardToFullShape"})
@@ -63,14 +63,11 @@ def digest(module: HloModule) -> str:
 class _Import:
     def __init__(self, raw: RawModule, *, pairs: bool) -> None:
         self.raw = raw
-        self.pairs = pairs
-        """Whether complex numbers are pairs of real ones; otherwise they are left to a library."""
+        self.pairs = pairs  #: Whether complex numbers are pairs of real ones; otherwise they are left to a library
         self.found: dict[str, HloInstruction] = {}
         self.foreign: dict[str, str] = {}
-        self.frames: dict[str, bool] = {}
-        """Computation -> whether it is the body of a while."""
-        self.loops: dict[str, tuple[str, str]] = {}
-        """The call of a while -> its body and condition."""
+        self.frames: dict[str, bool] = {}  #: Computation -> whether it is the body of a while
+        self.loops: dict[str, tuple[str, str]] = {}  #: The call of a while -> its body and condition
         self.effects: dict[str, None] = {}
         """Foreign instructions that do something whether or not anybody reads what they give."""
         self.depth = 0
@@ -351,7 +348,8 @@ class _Import:
             if each in self.raw.computations
         }
         graph = self._with_scans(graph, frames)
-        live = _reached(graph.instructions, [*graph.outputs, *parameters, *self.effects])
+        roots = [*graph.outputs, *parameters, *self.effects]
+        live = reached(roots, lambda name: graph.instructions[name].operands)
         gone = {frame for call in self.loops if not self._is_left(call, graph) for frame in self.loops[call]}
         return HloModule(
             name=name,
@@ -418,17 +416,6 @@ def _ordered(computation: RawComputation) -> list[Raw]:
         raise RequestError(str(problem), where=computation.where) from None
 
 
-def _reached(instructions: Mapping[str, HloInstruction], roots: Iterable[str]) -> set[str]:
-    found: set[str] = set()
-    stack = list(roots)
-    while stack:
-        name = stack.pop()
-        if name not in found:
-            found.add(name)
-            stack += instructions[name].operands
-    return found
-
-
 # --- what a reduce applies --------------------------------------------------------------------------
 
 
@@ -441,7 +428,7 @@ def _scalar(importing: _Import, raw: Raw) -> Computation:
     for each in sorted((e for e in called.instructions if e.opcode == "parameter"), key=number):
         arguments.append(inner._parameter(each, each.name, each.shape, count))
     results = tuple(leaves(inner._inline(called, arguments, "")))
-    live = _reached(inner.found, results)
+    live = reached(results, lambda name: inner.found[name].operands)
     ordered = topological(each for each in inner.found.values() if each.name in live or each.opcode == "parameter")
     return Computation(
         parameters=tuple(each for each in ordered if each.opcode == "parameter"),

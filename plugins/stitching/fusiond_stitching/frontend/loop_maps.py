@@ -15,7 +15,7 @@ from typing import Any
 
 from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.building import Builder
-from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule, reached
 
 MOVED = frozenset({"broadcast", "transpose", "reshape", "slice", "reverse", "concatenate", "iota", "dynamic-slice"})
 
@@ -36,14 +36,12 @@ class Maps(Builder):
     ) -> None:
         self.prefix = prefix
         self.body = body
-        self.fixed = fixed
-        """Parameter of the body that no trip changes -> the instruction outside that it is."""
+        self.fixed = fixed  #: Parameter of the body that no trip changes -> the instruction outside that it is
         self.numbers = numbers
         self.trips = trips
         self.laid = laid
         """States, before or after a trip -> (the dynamic-update-slice that stores them, the result outside)."""
-        self.begin = begin
-        """Parameter of the body -> what it is in the first trip, outside."""
+        self.begin = begin  #: Parameter of the body -> what it is in the first trip, outside
         self.made: dict[str, HloInstruction] = {}
         self._known: dict[str, str | None] = {}
         self._fresh = itertools.count()
@@ -80,15 +78,7 @@ class Maps(Builder):
         return partial[0], 1 if found == order else -1 if found == order[::-1] else 0
 
     def _ancestors(self, name: str) -> set[str]:
-        found: set[str] = set()
-        stack = [name]
-        while stack:
-            each = stack.pop()
-            if each not in found:
-                found.add(each)
-                if each not in self.numbers:
-                    stack += self.body[each].operands
-        return found
+        return reached([name], lambda each: () if each in self.numbers else self.body[each].operands)
 
     def value(self, name: str) -> str | None:
         """The value of all trips, outside; None where it is not a map."""

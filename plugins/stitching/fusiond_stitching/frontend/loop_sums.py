@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule, behind, topological
 from fusiond_stitching.frontend.loop_maps import Maps
 
 _SUMMED = ("f32", "f64")  #: Narrower sums are rounded in each trip, and would come out otherwise
@@ -156,8 +156,7 @@ class Sums:
         return operands[0] if sums and not _summed(self.body, each) else None
 
     def _zero(self, each: HloInstruction) -> bool:
-        while each.opcode == "broadcast":
-            each = self.body[each.operands[0]]
+        each = behind(self.body, each.name, "broadcast")
         return each.opcode == "constant" and not any(each.attributes["values"])
 
     def _fits(self, name: str) -> bool:

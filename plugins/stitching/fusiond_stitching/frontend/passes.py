@@ -27,7 +27,7 @@ from typing import TypeAlias
 from fusiond.model.keys import content_key
 from fusiond_stitching.frontend import drop_unit_dims as unit_dims
 from fusiond_stitching.frontend import scatter_updates, selected_scatters, shapes, static_windows, sunk_gathers
-from fusiond_stitching.frontend.graph import KNOWN, SOURCES, HloInstruction, topological
+from fusiond_stitching.frontend.graph import KNOWN, SOURCES, HloInstruction, behind, topological
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,10 +234,7 @@ def store_for_dots(graph: HloGraph) -> HloGraph:
             continue
         operands = list(call.operands)
         for place, name in enumerate(operands):
-            source = kept[name]
-            while source.opcode == "reshape":
-                source = kept[source.operands[0]]
-            if source.opcode == "constant":
+            if behind(kept, name, "reshape").opcode == "constant":
                 operands[place] = f"{name}~stored"
                 kept[operands[place]] = kept[name].becoming("copy", name, name=operands[place])
         if tuple(operands) != call.operands:

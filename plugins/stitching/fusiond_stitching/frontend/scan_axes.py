@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond_stitching.frontend import loop_bodies
-from fusiond_stitching.frontend.graph import ELEMENTWISE, EXPENSIVE, HloInstruction, HloModule, matched
+from fusiond_stitching.frontend.graph import ELEMENTWISE, EXPENSIVE, HloInstruction, HloModule, matched, reached
 
 MANY = 8  #: Threads that compute the same, from which on it is worth a launch of its own
 
@@ -120,21 +120,12 @@ class Axes:
         for each in self.body.instructions:
             if each.name not in self.live or each.opcode not in ("reduce", "dot"):
                 continue
-            source = self.body[each.operands[0]]
-            key = "dimensions" if each.opcode == "reduce" else "lhs_contracting"
-            total += math.prod(source.dims[at] for at in each.attributes[key]) * self.inside_elements(each.name)
+            total += self.body.inputs(each) * self.inside_elements(each.name)
         return total
 
     def _live(self, roots: Sequence[str]) -> set[str]:
-        found: set[str] = set()
-        stack = list(roots)
-        while stack:
-            name = stack.pop()
-            if name not in found:
-                found.add(name)
-                stack += self.body[name].operands
-                stack += [self.after[name]] if name in self.after else []
-        return found
+        after = {name: (last,) for name, last in self.after.items()}
+        return reached(roots, lambda name: (*self.body[name].operands, *after.get(name, ())))
 
     def _varying(self, numbers: frozenset[str]) -> set[str]:
         """What depends on the state, but for what is known of it before: that is the same for all threads."""

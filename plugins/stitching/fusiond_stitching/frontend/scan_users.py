@@ -163,8 +163,7 @@ class _GrownBody:
         self.inputs = list(loop.inputs)
         self.operands = list(result.operands)
         self.parameters = list(loop.body.parameters)
-        self.pieces: list[str] = []
-        """A trip's pieces of values outside."""
+        self.pieces: list[str] = []  #: A trip's pieces of values outside
 
     def piecewise(self, each: HloInstruction, inside: Mapping[str, str]) -> str:
         """A trip's piece of an instruction outside, some of whose operands are inside."""

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import loop_bodies, loop_numbers, scan_blocks
 from fusiond_stitching.frontend.constant_numbers import BITS
-from fusiond_stitching.frontend.graph import HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import HloInstruction, HloModule, reached
 from fusiond_stitching.frontend.loop_maps import Maps
 from fusiond_stitching.frontend.loop_sums import Sums
 from fusiond_stitching.frontend.scan_axes import Axes, ScanPartition, shared_by_threads
@@ -117,14 +117,10 @@ class _Recognised:
         self.operands = [outside[each] for each in next(iter(live.values())).operands]
         self.outside = outside
         self.run = self._run()
-        self.before: Mapping[str, HloInstruction] = {}
-        """What has been taken out of the loop, by name."""
-        self.laid: Sequence[HloInstruction] = ()
-        """Results that the loop did not have."""
-        self.groups: Mapping[str, tuple[str, int, int]] = {}
-        """As those of the loop."""
-        self.shared: Sequence[str] = ()
-        """What many threads would compute alike."""
+        self.before: Mapping[str, HloInstruction] = {}  #: What has been taken out of the loop, by name
+        self.laid: Sequence[HloInstruction] = ()  #: Results that the loop did not have
+        self.groups: Mapping[str, tuple[str, int, int]] = {}  #: As those of the loop
+        self.shared: Sequence[str] = ()  #: What many threads would compute alike
 
     def _unknown(self) -> str:
         for part in (self.body, self.condition):
@@ -401,29 +397,14 @@ class _Recognised:
         found = sorted(min(max(each, 0), dim - size) for each in numbers[starts[partial[0]]])
         return found == [size * trip for trip in range(trips)] and size * trips == dim
 
-    def _needed(self, stacked: Iterable[int]) -> set[int]:
+    def _needed(self, stacked: Collection[int]) -> set[int]:
         """The places of the state that the live results are computed of."""
         body = self.body
-        place = {name: at for at, name in enumerate(body.parameters)}
-        found: set[int] = set()
-        seen: set[str] = set()
-        stack: list[str] = []
-        for at in self.live:
-            if at in stacked:
-                stack += body[body.outputs[at]].operands[1:]
-            else:
-                found.add(at)
-                stack.append(body.outputs[at])
-        while stack:
-            name = stack.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            stack += body[name].operands
-            if name in place:
-                found.add(place[name])
-                stack.append(body.outputs[place[name]])
-        return found
+        after = {name: (last,) for name, last in zip(body.parameters, body.outputs, strict=True)}
+        stored = [name for at in stacked for name in body[body.outputs[at]].operands[1:]]
+        others = [body.parameters[at] for at in self.live if at not in stacked]
+        found = reached([*stored, *others], lambda name: (*body[name].operands, *after.get(name, ())))
+        return {at for at, name in enumerate(body.parameters) if name in found}
 
 
 def _steps(values: Sequence[int]) -> tuple[int, int] | None:

@@ -68,10 +68,8 @@ class _Window(ScatterRewriting):
         fits = self._fits(window, starts, known)
         if fits is False:  # the window is dropped
             return [self.scatter.becoming("copy", self.operand.name)]
-        update, computation = (
-            self.add("reshape", self.updates.dtype, window, self.updates.name),
-            self.numbers["computation"],
-        )
+        update = self.add("reshape", self.updates.dtype, window, self.updates.name)
+        computation = self.numbers["computation"]
         if computation.results != (computation.parameters[1].name,):
             update = self.applied(computation, window, self._before(window, starts, known), update)
         operands = (self.operand.name, update, *starts)

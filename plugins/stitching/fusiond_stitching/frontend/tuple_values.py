@@ -29,14 +29,6 @@ def names(values: Sequence[Value]) -> list[str]:
     return [each for value in values for each in leaves(value)]
 
 
-def arrays(shape: RawShape) -> Iterable[ArrayShape]:
-    if isinstance(shape, ArrayShape):
-        yield shape
-    else:
-        for each in shape.members:
-            yield from arrays(each)
-
-
 def shaped(shape: RawShape, names: Any) -> Value:
     if isinstance(shape, ArrayShape):
         return next(names)  # type: ignore[no-any-return]

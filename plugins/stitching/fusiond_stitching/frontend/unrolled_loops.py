@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fusiond_stitching.frontend import hlo
+from fusiond_stitching.frontend.constant_numbers import BITS
 from fusiond_stitching.frontend.graph import ELEMENTWISE, MOVEMENT
-from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape, Several
+from fusiond_stitching.frontend.hlo import Raw, RawComputation, RawModule, Several, arrays
 
 MOST_TRIPS = 16
 MOST_INSTRUCTIONS = 1024  #: How often a body may be written out, and how many instructions may come of it
 _PLAIN = ELEMENTWISE | MOVEMENT | {"parameter", "constant", "tuple", "get-tuple-element", "call", "concatenate"}
-_WHOLE = frozenset({"pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"})
 
 
 def counter(module: RawModule, loop: Raw) -> int | None:
@@ -38,7 +38,7 @@ def trips(module: RawModule, loop: Raw, first: int) -> int | None:
     count = max(0, limit - first)
     if count > MOST_TRIPS or count * len(inside) > MOST_INSTRUCTIONS:
         return None
-    plain = all(each.opcode in _PLAIN and _whole(each.shape) for each in inside)
+    plain = all(each.opcode in _PLAIN and all(one.dtype in BITS for one in arrays(each.shape)) for each in inside)
     return count if plain else None
 
 
@@ -80,9 +80,3 @@ def _inside(module: RawModule, computation: RawComputation, depth: int) -> Itera
         called = module.computations.get(each.called("to_apply")) if each.opcode == "call" else None
         if called is not None and depth < 8:
             yield from _inside(module, called, depth + 1)
-
-
-def _whole(shape: RawShape) -> bool:
-    if isinstance(shape, Several):
-        return all(_whole(each) for each in shape.members)
-    return isinstance(shape, ArrayShape) and shape.dtype in _WHOLE

@@ -190,7 +190,7 @@ class DeviceProvider(Protocol):
 
     def missing(self) -> tuple[str, ...]:
         """What this machine lacks for this kind of device, one line each with the remedy; empty when it can be used.
-        A line may begin with `kind: `."""
+        A line may begin with the kind and a colon."""
         ...
 
     def normalise(self, program: Program) -> Program:

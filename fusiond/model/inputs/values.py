@@ -1,5 +1,5 @@
 """Fills, comparisons, sizes, numbers and expressions of files. All strategies read them here, so a text means the same
-in every file and a mistake gives the same message.
+in every file and a mistake gives the same message::
 
     fill        :=  zeros | iota | {constant: V} | {integers: [LOW, HIGH]} | {uniform: [LOW, HIGH]}
                  |  {normal: [MEAN, DEVIATION]} | {file: PATH.npy}

@@ -65,7 +65,7 @@ FILL_KINDS = ("zeros", "constant", "uniform", "normal", "integers", "iota", "fil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compare:
-    """How an output is compared with the reference. `close` is |a - b| <= atol + rtol * |b|; NaN equals NaN."""
+    """How an output is compared with the reference. `close` is ``|a - b| <= atol + rtol * |b|``; NaN equals NaN."""
 
     kind: str = "equal"
     rtol: float = 0.0

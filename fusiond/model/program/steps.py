@@ -1,7 +1,7 @@
 """The steps of a Program: what each kind names, moves, allocates and occupies.
 
 What is said here is said once: whoever walks over steps asks them, and only devices tell the kinds apart. A new kind is
-a class here, a case in each device, and tests.
+a class here, a case in each device, and tests::
 
     Step      :=  Launch | HostCall                      code that is called with arguments
                |  Copy | CopyBatch | Prefetch | FillStep    data that is moved or set

@@ -12,8 +12,11 @@ from hypothesis import settings
 from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cuda.provider import CudaProvider
+from fusiond.devices.timing import Sampling
+from fusiond.requests import planning
 from fusiond.requests.registry import Registry
 from fusiond.testing.fakes import FakePlugin
+from fusiond.tuning import profiles, verdict
 from tests.devices.cuda import stand_in
 
 # No deadline for one example: a busy machine is not a bug. The timeout of each test stands.
@@ -61,6 +64,25 @@ def _isolated(tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("FUSIOND_LOCKS", str(locks))
     monkeypatch.setenv("FUSIOND_CACHE", str(shared_cache))
     monkeypatch.setenv("FUSIOND_DB", str(tmp_path / "store" / "fusiond.sqlite"))
+
+
+def measure_shortly(patch: pytest.MonkeyPatch) -> None:
+    """Few samples in few processes, on a machine that may be busy: for what is not about how exact times are."""
+    patch.setattr(verdict, "LEAST_PROCESSES", 3)
+    patch.setattr(profiles, "keep", lambda context: None)
+    for name, value in {"warm_up_secs": 0.0, "pairs": 6, "budget_secs": 0.1, "noise_limit": 9.0}.items():
+        patch.setitem(Sampling.__init__.__kwdefaults__, name, value)
+
+
+@pytest.fixture
+def short_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_shortly(monkeypatch)
+
+
+@pytest.fixture
+def without_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans for a GPU that is not there ask no compiler for registers: a second for each kernel."""
+    monkeypatch.setattr(planning, "NvccFacts", lambda arch: lambda source: None)
 
 
 @pytest.fixture

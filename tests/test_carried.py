@@ -21,6 +21,7 @@ from fusiond.service.client import exporting
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.tuning import tuner
+from tests.conftest import measure_shortly
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("gxx_here"), pytest.mark.timeout(600)]
 
@@ -60,7 +61,9 @@ def measured(request: Any, registry: Registry, tmp_path_factory: Any) -> Iterato
     with Store.open(folder / "store.sqlite") as store:
         row = tuner.submit(store, registry, job)
         store.claim("test", job=row.id)
-        state = tuner.Tuner(store, registry, Events(), least_patience_secs=3).run(row.id, lambda: False)
+        with pytest.MonkeyPatch.context() as patch:
+            measure_shortly(patch)
+            state = tuner.Tuner(store, registry, Events(), least_patience_secs=3).run(row.id, lambda: False)
         assert state is JobState.DONE, store.job(row.id)
         yield store, row, request.param
 

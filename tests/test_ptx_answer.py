@@ -94,7 +94,8 @@ class FaultyPtx(Faulty):
 
 @pytest.mark.slow
 @pytest.mark.needs_nvcc
-def test_every_fault_is_its_own_outcome_and_the_answer_travels(tmp_path: Path, gxx_here: None) -> None:
+@pytest.mark.usefixtures("gxx_here", "short_measuring")
+def test_every_fault_is_its_own_outcome_and_the_answer_travels(tmp_path: Path) -> None:
     registry = Registry()
     registry.add(Plugin(FaultyPtx()), "faulty")
     with Store.open(tmp_path / "store.sqlite") as store:

@@ -117,7 +117,7 @@ class Plugin:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("gxx_here")
+@pytest.mark.usefixtures("gxx_here", "short_measuring")
 def test_every_fault_is_its_own_outcome_and_the_answer_is_right(tmp_path: Path) -> None:
     registry = Registry()
     registry.add(Plugin(Faulty()), "faulty")

@@ -202,7 +202,7 @@ def test_bad_sizes(text: str, says: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accepted", [False, True])
-@pytest.mark.usefixtures("gxx_here")
+@pytest.mark.usefixtures("gxx_here", "short_measuring")
 def test_a_comparison_that_proves_nothing_is_refused_unless_the_job_says_so(
     real: Registry, tmp_path: Path, accepted: bool
 ) -> None:

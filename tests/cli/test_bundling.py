@@ -30,7 +30,7 @@ Run = Callable[..., Any]
 
 
 @pytest.fixture
-def ran(database: Path, gxx_here: None) -> str:
+def ran(database: Path, gxx_here: None, short_measuring: None) -> str:
     """A store in which a small job has run; its id."""
     registry = Registry.load()
     with Store.open(database) as store:

@@ -12,13 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusiond.devices.counting import lasting_instructions
 from fusiond.devices.counting.bounds import LaunchBound, LaunchWork, bound, program_bound_us
-from fusiond.devices.counting.classes import CLASSES
-from fusiond.devices.counting.frequencies import LineCounts, of_blocks
+from fusiond.devices.counting.classes import CLASSES, lasting_class
+from fusiond.devices.counting.frequencies import BasicBlock, LineCounts, SassInstruction, of_blocks
 from fusiond.devices.counting.model import A100, GPUS, H100, L4, Gpu, gpu_named, gpu_of
 from fusiond.devices.counting.roofline import draw
-from fusiond.devices.counting.sass import BasicBlock, SassInstruction
 from fusiond.model.errors import RequestError
 from fusiond.model.program import HostCall, Launch, Program
 
@@ -181,7 +179,7 @@ def test_registers_and_shared_memory_decide_what_is_resident() -> None:
     ],
 )  # fmt: skip
 def test_what_no_compiler_leaves_out(opcode: str, kind: str | None) -> None:
-    assert lasting_instructions.class_of(opcode) == kind
+    assert lasting_class(opcode) == kind
     assert kind is None or kind in CLASSES
 
 

@@ -7,7 +7,7 @@ import random
 import networkx
 import pytest
 
-from fusiond.devices.counting import flow
+from fusiond.model.ptx import flow
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from fusiond.build.cache import BuildCache
-from fusiond.devices.counting import flow, library
+from fusiond.devices.counting import library
 from fusiond.devices.counting.library import RUNTIME, CountingLibrary
 from fusiond.devices.counting.model import H100
+from fusiond.model.ptx import flow
 
 from .conftest import DATA, Bench
 from .test_triton import CASES, launched

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from fusiond.build.exporting.bundle import write_bundle
-from fusiond.devices.counting import command, run
+from fusiond.devices.counting import run
 from fusiond.devices.counting.model import H100
 from fusiond.devices.counting.run import count
+from fusiond.devices.cpu import count as command
 from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
 
 from .test_dependence import N, chain

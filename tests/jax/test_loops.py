@@ -148,8 +148,9 @@ def test_a_loop_is_a_region_s(name: str, answered: Callable[..., Any], db: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("gxx_here", "short_measuring")
 def test_a_loop_that_gains_nothing_by_fusing_runs_its_unfused_kernels(
-    db: Path, monkeypatch: pytest.MonkeyPatch, gxx_here: None
+    db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One kernel either way, so the answer is to keep the unfused one: for all trips, where XLA launches several for
     each."""

@@ -24,10 +24,8 @@ from triton.runtime.errors import OutOfResources
 
 import fusiond.triton
 from fusiond.cuda.recording import group_job
-from fusiond.devices.timing import Sampling
 from fusiond.service.frameworks import region_answers
 from fusiond.store.database import Store
-from fusiond.tuning import profiles, verdict
 from tests.cuda.recording.test_launch import until
 from tests.triton import recorded
 from tests.triton.stand_in import DeviceArray, Gpu
@@ -77,16 +75,9 @@ def explained() -> str:
 
 
 @pytest.fixture(autouse=True)
-def kernels_of_one_test() -> None:
+def kernels_of_one_test(short_measuring: None) -> None:
     KEPT.clear()
     gc.collect()
-
-
-@pytest.fixture(autouse=True)
-def measuring_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict, "LEAST_PROCESSES", 3)
-    monkeypatch.setattr(profiles, "keep", lambda context: None)
-    monkeypatch.setitem(Sampling.__init__.__kwdefaults__, "noise_limit", 9.0)  # the machine may be busy
 
 
 @pytest.fixture(scope="module")

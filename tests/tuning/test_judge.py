@@ -43,7 +43,7 @@ __global__ void work(const float* x, float* y, int n)
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def measured(monkeypatch: pytest.MonkeyPatch, short_measuring: None) -> None:
     """Each device says that its times are measured."""
     real = judge.choose_device
 
@@ -52,6 +52,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
         return provider, dataclasses.replace(info, evidence="measured", uuid="judged")
 
     monkeypatch.setattr(judge, "choose_device", chosen)
+    for name in ("_SEARCH", "_FINAL"):  # three times the work is seen in few samples
+        monkeypatch.setattr(judge, name, dataclasses.replace(getattr(judge, name), warm_up_secs=0.0, budget_secs=0.1))
     monkeypatch.setenv("FUSIOND_LOCKS", "test_judge")
     assert CpuProvider().devices()
 

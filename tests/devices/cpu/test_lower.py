@@ -14,7 +14,7 @@ from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
 from fusiond.build.cpu.lowering import LoweringError, lower
 from fusiond.build.exporting.bundle import write_bundle
-from fusiond.devices.counting.command import main
+from fusiond.devices.cpu.count import main
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.link import Link, parse
 from fusiond.model.errors import RequestError

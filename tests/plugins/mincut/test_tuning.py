@@ -49,9 +49,10 @@ kernels:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("short_measuring", "gxx_here")
 @pytest.mark.parametrize("most", [None, pytest.param(0, marks=pytest.mark.campaign)])
 def test_a_part_reads_what_the_whole_computes(
-    tmp_path: Path, gxx_here: None, monkeypatch: pytest.MonkeyPatch, most: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int | None
 ) -> None:
     """`bright` of inputs of its own, 0 to 255, would be 0 everywhere. Of a whole that is too large (`most`) it is, and
     its user, who wrote none of them, is asked for nothing."""

@@ -17,7 +17,6 @@ from fusiond_stitching.analysis.plan import (
     StageResult,
     StitchedKernel,
     StitchingPlan,
-    base_of,
 )
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule
 
@@ -64,7 +63,7 @@ def inlined(module: HloModule) -> StitchingPlan:
         if each.opcode == "scatter" or module.library(each):
             kept |= {each.name}
         if module.library(each):
-            kept |= {base_of(module, operand).name for operand in each.operands}
+            kept |= {module.base(operand).name for operand in each.operands}
     steps: list[StitchedKernel | LibraryCall] = []
     for each in module.instructions:
         if each.name not in kept or each.opcode in ("parameter", "constant") or each.elements == 0:

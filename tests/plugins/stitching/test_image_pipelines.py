@@ -20,6 +20,8 @@ from .cases import rand
 from .running import Runner
 from .test_windows import PIXELS, PLANES, detected, filtered, most, sums
 
+pytestmark = pytest.mark.usefixtures("without_facts")
+
 BLUR = np.outer([1, 2, 1], [1, 2, 1]).astype(np.float32) / 16
 MEANS = np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]
 WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)[:, None, None]

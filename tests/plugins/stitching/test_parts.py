@@ -293,7 +293,8 @@ ENTRY main {
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_part_reads_what_the_whole_computes(tmp_path: Path, gxx_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("short_measuring", "gxx_here")
+def test_a_part_reads_what_the_whole_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a library call: h, in bfloat16, which inputs of the part's own would not resemble."""
     monkeypatch.setenv("FUSIOND_CACHE", str(tmp_path / "cache"))
     found = registry()

@@ -18,7 +18,7 @@ from fusiond_stitching.strategy import Stitching
 
 from .jobs import H100, ODD, job, registry
 
-pytestmark = pytest.mark.usefixtures("sorts_are_boundaries")
+pytestmark = pytest.mark.usefixtures("sorts_are_boundaries", "without_facts")
 
 JOBS = sorted((Path(__file__).parents[3] / "configs" / "jobs").glob("stitching-*.yaml"))
 

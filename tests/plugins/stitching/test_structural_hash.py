@@ -12,6 +12,7 @@ from fusiond_stitching.analysis.plan import StitchedKernel
 from fusiond_stitching.analysis.policy import unfused
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.codegen.kernel import kernel_text
+from fusiond_stitching.codegen.scope import SourceUnit
 from fusiond_stitching.frontend import importer
 
 from .policies import LIMITS, POLICIES
@@ -31,7 +32,7 @@ def canonical(text, buffers):
 def kernels(module, policy):
     """Each kernel's outline, and its code as it is written for itself."""
     plan = planner.plan(module, policy, LIMITS).plan
-    unit = emit._unit(module)
+    unit = SourceUnit(max(each.elements for each in module.instructions))
     available = set(module.parameters)
     for step in plan.steps:
         kernel = step if isinstance(step, StitchedKernel) else emit.library_kernel(module, step)

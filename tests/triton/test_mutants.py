@@ -12,8 +12,8 @@ from _pytest.outcomes import Failed
 from fusiond.model.errors import RequestError
 from fusiond.requests.registry import Registry
 from fusiond_hfuse.frontend import python_slice, triton_draft, triton_kernel
+from fusiond_hfuse.frontend.arguments import given_kernel
 from fusiond_hfuse.frontend.fusion_group import FusionSlot
-from fusiond_hfuse.frontend.given import given_kernel
 from tests.triton import test_members as members
 from tests.triton.members import EVERY
 

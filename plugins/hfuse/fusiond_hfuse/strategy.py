@@ -25,9 +25,9 @@ from fusiond.model.program import Program, SourceLanguage
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond.strategy.composition import groups
 from fusiond.strategy.space import EMPTY, Parameter, Space
-from fusiond_hfuse import paper_space, space
-from fusiond_hfuse.analysis import drawing, pairing, partition
-from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
+from fusiond_hfuse import space
+from fusiond_hfuse.analysis import pairing, partition
+from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule, drawn
 from fusiond_hfuse.analysis.request import FusionRequest, GroupAnalysis, group_of, members, part_of
 from fusiond_hfuse.codegen import emit, fuse, resources, verify
 from fusiond_hfuse.frontend import kernel_file, launch_shapes, schema
@@ -56,56 +56,34 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
 
     def parse(self, job: Job, inputs: Inputs) -> Workload[FusionRequest]:
         names, where = members(job)
-        read: dict[str, tuple[str, SourceKernel]] = {}
-        for name in dict.fromkeys(names):
-            if any(f"{name}:".rfind(f"{ending}:") >= 0 for ending in self.drafts):
-                raise RequestError(
-                    f"{name} is a source; `fusiond init {name}` drafts the YAML that launches it", where=where
-                )
-            path = inputs.resolve("kernel", name, where=where)
-            form = "alone" if len(names) == 1 else ""
-            read[name] = path, kernel_file.read(inputs, path, where=where, form=form)
-        if len(names) > 1 and any(kernel.ptx is not None for _, kernel in read.values()):
-            read = {
-                name: (path, kernel if kernel.ptx else kernel_file.read(inputs, path, where=where, form="ptx"))
-                for name, (path, kernel) in read.items()
-            }
+        read = _kernels(inputs, names, where)
         if job.search.order == "paper" and len(names) != 2:
             raise RequestError("`order: paper` is for two kernels", where=where)
-        named = sorted(names, key=lambda name: (read[name][1].name, read[name][1].content_key))
-        group = group_of(job, [read[name][1] for name in named])
-        slots = (_compiled_for(inputs, slot, where) for slot in group.slots)
-        group = dataclasses.replace(group, slots=tuple(slots))
+        named = sorted(names, key=lambda name: (read[name].name, read[name].content_key))
+        group = group_of(job, [read[name] for name in named])
+        slots = tuple(_compiled_for(inputs, slot, where) for slot in group.slots)
+        group = dataclasses.replace(group, slots=slots)
         for slot in group.slots:
             launch_shapes.buffers_of(slot)
-            launch_shapes.shape_of(slot, slot.kernel.block.shapes[0])
-        kernels = [each for _, each in read.values()]
-        hashes = {path: text_key(text) for each in kernels for path, text in each.unit.files.items()}
-        hashes |= {each.path: text_key(inputs.text(each.path, where=where)) for each in kernels}
-        hashes |= {
-            argument.buffer.fill.file: argument.buffer.fill.digest
-            for each in kernels
-            for argument in each.buffers
-            if argument.buffer is not None and argument.buffer.fill.file and argument.buffer.fill.digest
-        }
+            shape_of(slot, slot.kernel.block.shapes[0])
+        hashes = {path: text_key(text) for each in read.values() for path, text in each.unit.files.items()}
+        hashes |= {each.path: text_key(inputs.text(each.path, where=where)) for each in read.values()}
+        fills = (argument.buffer.fill for each in read.values() for argument in each.buffers if argument.buffer)
+        hashes |= {fill.file: fill.digest for fill in fills if fill.file and fill.digest}
         request = FusionRequest(group=group, job=job, names=frozen(dict(zip(group.letters, named, strict=True))))
         return self._workload(request, hashes)
 
     def _workload(self, request: FusionRequest, hashes: Mapping[str, str] | None = None) -> Workload[FusionRequest]:
         slots = request.group.slots
+        content = [
+            {"kernel": slot.kernel.name, "entry": slot.kernel.instance, "content": slot.kernel.content_key}
+            for slot in slots
+        ]
+        members = tuple(slot.kernel.name for slot in slots)
         return Workload(
-            strategy=self.name,
-            strategy_version=self.version,
-            name=",".join(slot.kernel.name for slot in slots),
-            members=tuple(slot.kernel.name for slot in slots),
-            sizes=frozen(request.group.sizes),
-            content=[
-                {"kernel": slot.kernel.name, "entry": slot.kernel.instance, "content": slot.kernel.content_key}
-                for slot in slots
-            ],
-            payload=request,
-            source_hashes=frozen(hashes),
-        )
+            strategy=self.name, strategy_version=self.version, name=",".join(members), members=members,
+            sizes=frozen(request.group.sizes), content=content, payload=request, source_hashes=frozen(hashes),
+        )  # fmt: skip
 
     # --- Workload -> Analysis ---
 
@@ -124,24 +102,14 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         alone = [] if rejections or single else resources.alone_in_blocks(group, target)
         if alone:
             report["only_block_by_block"] = alone
+        whole = not rejections and not together
         if len(group.slots) > 2:
-            legal = []
-            for pair in pairing.pairs(group):
-                problems = (
-                    []
-                    if own[pair[0]] or own[pair[1]]
-                    else resources.joint_problems(group.among(pair[0] + pair[1]), target, facts)
-                )
-                rejections += problems
-                if not own[pair[0]] and not own[pair[1]] and not problems:
-                    legal.append(pair)
-            known = dataclasses.replace(known, legal=tuple(legal), whole=not any(own.values()) and not together)
-            report["pairs"] = [pairing.written([pair[0] + pair[1]]) for pair in legal]
-            report["together"] = known.whole
-            fusable = known.whole
-        else:
-            fusable = len(group.slots) == 2 and not rejections and not together
-        report["bound"] = resources.even_bound(known) if fusable else None
+            sound = [pair for pair in pairing.pairs(group) if not own[pair[0]] and not own[pair[1]]]
+            problems = {pair: resources.joint_problems(group.among("".join(pair)), target, facts) for pair in sound}
+            rejections += itertools.chain.from_iterable(problems.values())
+            known = dataclasses.replace(known, legal=tuple(p for p in sound if not problems[p]), whole=whole)
+            report |= {"pairs": [pairing.written(["".join(pair)]) for pair in known.legal], "together": whole}
+        report["bound"] = resources.even_bound(known) if whole and not single else None
         rejections += together
         return Analysis(
             workload=workload, report=frozen(report), rejections=tuple(dict.fromkeys(rejections)), alone=single,
@@ -167,7 +135,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         if analysis.alone:
             return space.alone(about.group, about.target.limits)
         if about.request.job.search.order == "paper":
-            return paper_space.of_paper(about.group, about.target.limits)
+            return space.of_paper(about.group, about.target.limits)
         return space.fused(about.group, about.target.limits, about.target.arch)
 
     def seeds(
@@ -177,7 +145,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         if len(about.group.slots) > 2:
             return space.composed_seeds(about.group, about.target.limits, space_, self._best(about, answers))
         if about.request.job.search.order == "paper":
-            return paper_space.paper_order(space_)
+            return space.paper_order(space_)
         if analysis.alone:
             return tuple(("given", config) for config in itertools.islice(space_.points(), 1))
         facts = {slot.letter: resources.facts_of(about.target, slot) for slot in about.group.slots}
@@ -380,15 +348,29 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             if "kind" in own:
                 schedule = _schedule(about, about.group.among(letters), own)
                 cap = resources.cap(about, about.group.among(letters), schedule, own)
-                traded = schedule if isinstance(cap, Rejection) else resources.traded(about, schedule, cap, own)
-                shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in schedule.sides}
-                found += drawing.of_schedule(traded, shapes)
+                found += drawn(schedule if isinstance(cap, Rejection) else resources.traded(about, schedule, cap, own))
         return tuple(found)
 
     def odd_sizes(self, workload: Workload[FusionRequest]) -> Mapping[str, int] | None:
         group = workload.payload.group
         odd = {slot.places[name]: value for slot in group.slots for name, value in slot.kernel.odd.items()}
         return odd or None
+
+
+def _kernels(inputs: Inputs, names: tuple[str, ...], where: str) -> dict[str, SourceKernel]:
+    """The kernels of a job by their names there; all of PTX where one is. RequestError."""
+    read: dict[str, SourceKernel] = {}
+    for name in dict.fromkeys(names):
+        if any(f"{ending}:" in f"{name}:" for ending in Hfuse.drafts):
+            raise RequestError(
+                f"{name} is a source; `fusiond init {name}` drafts the YAML that launches it", where=where
+            )
+        path = inputs.resolve("kernel", name, where=where)
+        read[name] = kernel_file.read(inputs, path, where=where, form="alone" if len(names) == 1 else "")
+    if len(names) > 1 and any(each.ptx is not None for each in read.values()):
+        for name, each in read.items():
+            read[name] = each if each.ptx else kernel_file.read(inputs, each.path, where=where, form="ptx")
+    return read
 
 
 def _compiled_for(inputs: Inputs, slot: FusionSlot, where: str) -> FusionSlot:

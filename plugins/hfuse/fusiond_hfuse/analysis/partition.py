@@ -113,40 +113,33 @@ def _blocks_of_sides(
     group: KernelGroup, order: str, threads: Mapping[str, int], config: Config
 ) -> tuple[FusedSide, ...]:
     """Sides that never share a block share barriers: what a block reserves of them is taken from its neighbours."""
-    virtual = {
-        letter: config.integer(f"virtual.{letter}") if f"virtual.{letter}" in config else 1 for letter in group.letters
-    }
+    named = {letter: f"virtual.{letter}" for letter in group.letters}
+    virtual = {letter: config.integer(name) if name in config else 1 for letter, name in named.items()}
     slots = {slot.letter: slot for slot in overlaid(group, virtual)}
     return tuple(
-        FusedSide(
-            slot=slots[letter],
-            shape=_shape(slots[letter], threads[letter]),
-            first=0,
-            barrier=0 if virtual[letter] == 1 else shadows.FIRST_ID,
-            virtual=virtual[letter],
-        )
+        FusedSide(slot=slots[letter], shape=block_shape(slots[letter], threads[letter]), first=0,
+                  barrier=0 if virtual[letter] == 1 else shadows.FIRST_ID, virtual=virtual[letter])
         for letter in order
-    )
+    )  # fmt: skip
 
 
 def _threads_of_sides(
     group: KernelGroup, order: str, threads: Mapping[str, int], *, beside: bool
 ) -> tuple[FusedSide, ...]:
     """Sides that share every block, each with a barrier of its own. `beside`: the threads of one behind another's."""
+    sides, first = [], 0
     slots = {slot.letter: slot for slot in placed(group)}
-    sides = []
-    first = 0
     for letter in order:
-        shape = _shape(slots[letter], threads[letter])
-        before = (slot.kernel.parsed.barrier_ids for slot in group.slots if slot.letter < letter)
-        barrier = shadows.FIRST_ID + sum(before)
+        shape = block_shape(slots[letter], threads[letter])
+        barrier = shadows.FIRST_ID + sum(s.kernel.parsed.barrier_ids for s in group.slots if s.letter < letter)
         sides.append(FusedSide(slot=slots[letter], shape=shape, first=first, barrier=barrier))
         if beside:
             first += threads[letter]
     return tuple(sides)
 
 
-def _shape(slot: FusionSlot, threads: int) -> Dim3:
+def block_shape(slot: FusionSlot, threads: int) -> Dim3:
+    """The shape of a slot's block of so many threads. ValueError where there is none."""
     shape = slot.kernel.block.shape(threads)
     if shape is None:
         raise ValueError(f"{slot.kernel.name} has no block of {threads} threads")
@@ -196,25 +189,3 @@ def ratio(part: int, whole: int) -> int:
     own, of all of them `part`, and one more block is at most one more of its own. No division is left for the device.
     For less than `whole` <= 2^31."""
     return ceil_div(part * 2**32, whole)
-
-
-def whose(assign: str, grids: tuple[int, ...], number: int) -> tuple[int, int]:
-    """(side, its block) of one block of a launch at block level, or of one ticket: what the fused kernel works out.
-
-    Sequential: the first side's blocks, then the second's. Interleaved, and by ticket: of the first i blocks a side
-    has its `ratio`; what is left over is shared out among the sides behind it in the same way."""
-    whole = sum(grids)
-    if not 0 <= number < whole:
-        raise ValueError(f"{number} is not one of {whole} blocks")
-    for side, part in enumerate(grids[:-1]):
-        if assign == "sequential":
-            if number < part:
-                return side, number
-            number -= part
-        else:
-            before = number * ratio(part, whole) >> 32
-            if (number + 1) * ratio(part, whole) >> 32 > before:
-                return side, before
-            number -= before
-            whole -= part
-    return len(grids) - 1, number

@@ -22,7 +22,7 @@ from fusiond.model.program import (
     sized,
 )
 from fusiond_hfuse.analysis import partition
-from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
+from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule, shapes_of
 from fusiond_hfuse.analysis.registers import RegisterCap
 from fusiond_hfuse.codegen import fuse, hidden_arguments, host_variables, ptx_fuse, sides
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup, LaunchShape
@@ -33,10 +33,7 @@ from fusiond_hfuse.frontend.source_kernel import KernelArgument, SourceKernel
 
 def native_source(slot: FusionSlot, threads: int, cap: int | None) -> Source:
     """A kernel's own source: the user's text as it is, with the macros that this block shape asks for."""
-    kernel = slot.kernel
-    shape = kernel.block.shape(threads)
-    if shape is None:
-        raise ValueError(f"{kernel.name} has no block of {threads} threads")
+    kernel, shape = slot.kernel, partition.block_shape(slot, threads)
     if kernel.ptx is not None:
         return Source(
             name=f"{slot.letter}_{_file_name(kernel)}", text=kernel.ptx.text, language=SourceLanguage.PTX,
@@ -70,25 +67,17 @@ def unfused(
     order = order or group.letters
     sources = {slot.letter: native_source(slot, threads[slot.letter], caps[slot.letter]) for slot in group.slots}
     places = {letter: f"{source.name}:" for letter, source in sources.items()}
-    shapes = {slot.letter: _native_shape(slot, threads[slot.letter]) for slot in group.slots}
+    shapes = {slot.letter: shape_of(slot, partition.block_shape(slot, threads[slot.letter])) for slot in group.slots}
     steps: list[Step] = [*host_variables.steps(group, shapes, places)]
     set_before = tuple(each.name for each in steps[-1:])
     for stream, letter in enumerate(order):
         slot, shape = group.slot(letter), shapes[letter]
-        steps.append(
-            Launch(
-                name=letter,
-                source=sources[letter].name,
-                entry=slot.kernel.instance,
-                grid=shape.grid,
-                block=shape.block,
-                shared_bytes=shape.shared_bytes,
-                arguments=_arguments(slot, shape),
-                stream=stream if streams else 0,
-                after=set_before if streams and stream else (),
-                cooperative=slot.kernel.parsed.cooperative,
-            )
-        )
+        launch = Launch(
+            name=letter, source=sources[letter].name, entry=slot.kernel.instance, grid=shape.grid, block=shape.block,
+            shared_bytes=shape.shared_bytes, arguments=_arguments(slot, shape), stream=stream if streams else 0,
+            after=set_before if streams and stream else (), cooperative=slot.kernel.parsed.cooperative,
+        )  # fmt: skip
+        steps.append(launch)
     how = f"{_COUNTS.get(len(order), str(len(order)))} streams" if streams else "one after the other"
     if issue == "graph":
         how = "a CUDA graph"
@@ -99,18 +88,12 @@ def unfused(
     return sized(program, group.sizes, group.fixed_sizes)
 
 
-def _native_shape(slot: FusionSlot, threads: int) -> LaunchShape:
-    block = slot.kernel.block.shape(threads)
-    assert block is not None  # native_source has seen to it
-    return shape_of(slot, block)
-
-
 _COUNTS = {2: "two", 3: "three", 4: "four"}
 
 
 def fused(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, version: int) -> Program:
     """One launch that does the work of all. ValueError when the grid is longer than a launch can have."""
-    shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in schedule.sides}
+    shapes = shapes_of(schedule)
     grid = launched_blocks(schedule, shapes)
     arguments: list[Passed] = [each for slot in group.slots for each in _arguments(slot, shapes[slot.letter])]
     for slot in group.slots:
@@ -138,11 +121,9 @@ def fused(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, versio
         cooperative=any(slot.kernel.parsed.cooperative for slot in group.slots),
     )  # fmt: skip
     program = Program(
-        name=f"{fuse.listed(group.names)}, fused ({how})",
-        buffers=buffers,
-        sources=(fused_source(group, schedule, cap, version),),
-        steps=(*before, launch),
-    )
+        name=f"{fuse.listed(group.names)}, fused ({how})", buffers=buffers,
+        sources=(fused_source(group, schedule, cap, version),), steps=(*before, launch),
+    )  # fmt: skip
     return sized(program, group.sizes, group.fixed_sizes)
 
 
@@ -258,7 +239,8 @@ def fused_source(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap,
 
 def aligned(schedule: FusionSchedule, shared_bytes: int) -> int:
     """Where the next part of the arena may begin."""
-    return ceil_div(shared_bytes, hidden_arguments.alignment(schedule)) * hidden_arguments.alignment(schedule)
+    unit = hidden_arguments.alignment(schedule)
+    return ceil_div(shared_bytes, unit) * unit
 
 
 def arena_places(schedule: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> dict[str, int]:
@@ -274,16 +256,12 @@ def arena_places(schedule: FusionSchedule, shapes: Mapping[str, LaunchShape]) ->
     return places
 
 
-def arena_share(schedule: FusionSchedule, side: FusedSide, shapes: Mapping[str, LaunchShape]) -> int:
-    """Bytes of the arena that a side has: a slice for each of its virtual blocks."""
-    own = shapes[side.slot.letter].shared_bytes
-    return own if side.virtual == 1 else aligned(schedule, own) * side.virtual
-
-
 def arena_bytes(schedule: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> int:
-    """Dynamic shared memory of the fused kernel."""
-    places = arena_places(schedule, shapes)
-    ends = [place + arena_share(schedule, schedule.side(letter), shapes) for letter, place in places.items()]
+    """Dynamic shared memory of the fused kernel: each side's, of which its virtual blocks have a slice each."""
+    ends = []
+    for letter, place in arena_places(schedule, shapes).items():
+        own, virtual = shapes[letter].shared_bytes, schedule.side(letter).virtual
+        ends.append(place + (own if virtual == 1 else aligned(schedule, own) * virtual))
     return most(*ends) if ends else 0
 
 
@@ -291,11 +269,8 @@ def _buffers(group: KernelGroup, places: Mapping[str, str]) -> tuple[Buffer, ...
     """All slots' buffers. `places`: by letter, what stands before the name of a variable of that slot's source."""
     found = []
     for slot in group.slots:
-        symbols = {
-            slot.named(each.name): f"{places[slot.letter]}{each.symbol}"
-            for each in slot.kernel.variables
-            if not each.members
-        }
+        plain = (each for each in slot.kernel.variables if not each.members)
+        symbols = {slot.named(each.name): f"{places[slot.letter]}{each.symbol}" for each in plain}
         found += [dataclasses.replace(each, symbol=symbols.get(each.name)) for each in buffers_of(slot)]
         found += host_variables.buffers(slot, places[slot.letter])
     return tuple(found)

@@ -277,24 +277,18 @@ class SideWriter:
         words = [self._names.get(word, word) for word in instruction.words]
         at = next(k for k, word in enumerate(words) if word in self._places)
         place = self._places[words[at]]
-        offset, length = place.offset, 1
-        if words[at + 1 : at + 2] in (["+"], ["-"]):
-            negative = words[at + 1] == "-" or words[at + 2] == "-"
-            length = 4 if words[at + 2] == "-" else 3
-            value = int(words[at + length - 1], 0)
-            offset += -value if negative else value
-        wide = instruction.opcode.endswith("64") and not (at and words[at - 1] == "[")
+        more, length = _added(words[at + 1 :])
+        offset, addressed = place.offset + more, at > 0 and words[at - 1] == "["
+        wide = instruction.opcode.endswith("64") and not addressed
         name = f"{place.name}_64" if place.register and wide else place.name
-        behind = [] if not offset else (["+", str(offset)] if offset > 0 else ["-", str(-offset)])
-        if at and words[at - 1] == "[":
-            behind = ["+", str(offset)] if offset else []
-        elif place.register and offset:
+        if place.register and offset and not addressed:
             kind = "64" if wide else "32"
             if instruction.base != "mov" or at != 2:
                 raise ValueError(f"PTX line {instruction.line}: {instruction.opcode} names shared memory and a place")
             text = f"{words[0]}, {name}, {offset}"
             return [Instruction(instruction.line, instruction.guard, f"add.u{kind}", text)]
-        words[at : at + length] = [name, *behind]
+        sign = "-" if offset < 0 and not addressed else "+"
+        words[at : at + 1 + length] = [name, *([sign, str(-offset if sign == "-" else offset)] if offset else [])]
         text = "".join(words).replace(",", ", ")
         changed = Instruction(instruction.line, instruction.guard, instruction.opcode, text)
         return self._placed(changed) if any(word in self._places for word in words) else [changed]
@@ -367,6 +361,15 @@ class SideWriter:
             own = self.side.barrier + number * len(self.ptx.barriers)
             yield f"{indent}{guard}barrier.red.and.pred %gone, {own}, {self.side.threads}, %gone;"
             yield f"{indent}@!%gone bra ${self.letter}_drain;"
+
+
+def _added(words: Sequence[str]) -> tuple[int, int]:
+    """The number that is added to a name, and the words behind the name that say so: `+ 4`, `- 4`, `+ - 4`."""
+    if words[:1] not in (["+"], ["-"]):
+        return 0, 0
+    minus = words[1] == "-"
+    value = int(words[1 + minus], 0)
+    return -value if minus or words[0] == "-" else value, 2 + minus
 
 
 def _without(block: PtxBlock, names: frozenset[str]) -> PtxBlock:

@@ -14,7 +14,7 @@ from fusiond.model.program import Launch, Program
 from fusiond.strategy import Target
 from fusiond_hfuse import space
 from fusiond_hfuse.analysis import partition, registers
-from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
+from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule, shapes_of
 from fusiond_hfuse.analysis.request import GroupAnalysis
 from fusiond_hfuse.codegen import emit, ptx_fuse
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
@@ -120,15 +120,11 @@ def _bound(known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule) -
     used = _natives(known, schedule)
     if used is None:
         return None
-    shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in schedule.sides}
-    shared = sum(facts.shared_bytes for facts in used) + int(emit.arena_bytes(schedule, shapes))
+    shared = sum(facts.shared_bytes for facts in used) + int(emit.arena_bytes(schedule, shapes_of(schedule)))
     return registers.bound(
-        known.target.limits,
-        threads=tuple(side.threads for side in schedule.by_letter),
-        registers=tuple(facts.registers for facts in used),
-        shared_bytes=shared,
-        block=schedule.threads,
-    )
+        known.target.limits, threads=tuple(side.threads for side in schedule.by_letter),
+        registers=tuple(facts.registers for facts in used), shared_bytes=shared, block=schedule.threads,
+    )  # fmt: skip
 
 
 def _natives(known: GroupAnalysis, schedule: FusionSchedule) -> list[CompileFacts] | None:

@@ -12,7 +12,7 @@ from fusiond_hfuse.frontend import shadows
 from fusiond_hfuse.frontend.fusion_group import FusionSlot
 from fusiond_hfuse.frontend.kernel_file import define_values
 from fusiond_hfuse.frontend.shadows import SHARED
-from fusiond_hfuse.frontend.source_kernel import KernelArgument, KernelParameter, SourceKernel
+from fusiond_hfuse.frontend.source_kernel import KernelArgument, KernelParameter, SourceKernel, applied
 
 ARENA = "fusiond_arena"
 
@@ -63,15 +63,7 @@ def _barrier(side: FusedSide) -> Iterator[str]:
 
 def edited(kernel: SourceKernel) -> str:
     """The kernel's text, which includes nothing, with the parser's edits done."""
-    data = kernel.unit.text.encode()
-    pieces = []
-    position = 0
-    for edit in kernel.parsed.edits:
-        if edit.start < position:  # inside something that was removed whole
-            continue
-        pieces += [data[position : edit.start], edit.text.encode()]
-        position = edit.end
-    text = b"".join([*pieces, data[position:]]).decode()
+    text = applied(kernel.unit.text, kernel.parsed.edits)
     return "\n".join(line.rstrip(" \t") for line in text.split("\n"))
 
 

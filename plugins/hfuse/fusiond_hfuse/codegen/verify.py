@@ -8,11 +8,10 @@ from fusiond.model.gpu.limits import BARRIER_IDS
 from fusiond.model.program import Argument, FillStep, Launch, Pointer, Program, Scalar
 from fusiond.model.ptx import parser, printer
 from fusiond.model.ptx.tree import Instruction, PtxError, instructions
-from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
+from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule, shapes_of
 from fusiond_hfuse.analysis.registers import LEAST_KEPT, MOST_TAKEN, STEP, WARPGROUP
 from fusiond_hfuse.codegen import hidden_arguments, sides
 from fusiond_hfuse.frontend.fusion_group import LaunchShape
-from fusiond_hfuse.frontend.launch_shapes import shape_of
 from fusiond_hfuse.frontend.ptx_kernel import barrier_id, is_block_barrier
 from fusiond_hfuse.frontend.source_kernel import WARP
 
@@ -32,7 +31,7 @@ def problems(schedule: FusionSchedule, program: Program) -> tuple[str, ...]:
     - arguments: as many as the fused kernel has parameters."""
     launch = program.steps[-1]
     assert isinstance(launch, Launch)
-    shapes = {side.slot.letter: shape_of(side.slot, side.shape) for side in schedule.sides}
+    shapes = shapes_of(schedule)
     counts = [-(-shapes[side.slot.letter].blocks // side.virtual) for side in schedule.sides]
     blocks = _launched_blocks(schedule, counts)
     found = [*_side_problems(schedule), *_partition_problems(schedule)]

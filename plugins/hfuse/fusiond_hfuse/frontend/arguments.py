@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from fusiond.model.errors import RequestError, UnknownName
 from fusiond.model.inputs import values
 from fusiond.model.inputs.documents import Node
+from fusiond.model.keys import content_key, plain
 from fusiond.model.language import expressions
 from fusiond.model.language.dtypes import DTYPES, is_float
 from fusiond.model.language.expressions import Expression, ExpressionError
@@ -20,12 +21,15 @@ from fusiond_hfuse.frontend.source_kernel import (
     DeviceVariable,
     KernelArgument,
     KernelParameter,
+    SourceKernel,
     StructField,
     StructMember,
+    TranslationUnit,
 )
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 QUALIFIED = re.compile(r"[A-Za-z_]\w*(::[A-Za-z_]\w*)*")
+_BUFFER = ("dtype", "elements", "role", "fill", "compare")  #: The keys of one
 
 
 def matching(node: Node, pattern: re.Pattern[str], wanted: str) -> str:
@@ -36,12 +40,8 @@ def matching(node: Node, pattern: re.Pattern[str], wanted: str) -> str:
 
 
 def argument(inputs: Inputs, path: str, node: Node) -> KernelArgument:
-    keys = node.mapping(
-        known=(
-            "name", "dtype", "elements", "role", "fill", "compare", "value", "struct", "bytes", "part_of", "offset",
-        ),
-        required=("name",),
-    )  # fmt: skip
+    known = ("name", *_BUFFER, "value", "struct", "bytes", "part_of", "offset")
+    keys = node.mapping(known=known, required=("name",))
     name = matching(keys["name"], IDENTIFIER, "a C identifier")
     if "part_of" in keys:
         return _part(node.mapping(known=("name", "part_of", "offset")), name, node.where)
@@ -71,18 +71,18 @@ def argument(inputs: Inputs, path: str, node: Node) -> KernelArgument:
 
 def _member(inputs: Inputs, path: str, argument: str, node: Node, at: str) -> StructMember:
     """A number in a struct: its value, or a mapping that gives its type too; or a buffer that it points to."""
-    if isinstance(node.value, dict) and "part_of" in node.value:
+    if not isinstance(node.value, dict):
+        return StructMember(path=at, dtype=None, value=_number(node), where=node.where)
+    if "part_of" in node.value:
         target = _part(node.mapping(known=("part_of", "offset")), f"{argument}.{at}", node.where)
-        return StructMember(path=at, dtype=target.dtype, target=target, where=node.where)
-    if isinstance(node.value, dict) and "elements" in node.value:
-        keys = node.mapping(known=("dtype", "elements", "role", "fill", "compare"), required=("dtype",))
+    elif "elements" in node.value:
+        keys = node.mapping(known=_BUFFER, required=("dtype",))
         target = _buffer(inputs, path, node, keys, f"{argument}.{at}", keys["dtype"].choice(*DTYPES))
-        return StructMember(path=at, dtype=target.dtype, target=target, where=node.where)
-    if isinstance(node.value, dict):
+    else:
         keys = node.mapping(known=("dtype", "value"), required=("value",))
         dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else None
         return StructMember(path=at, dtype=dtype, value=_number(keys["value"]), where=node.where)
-    return StructMember(path=at, dtype=None, value=_number(node), where=node.where)
+    return StructMember(path=at, dtype=target.dtype, target=target, where=node.where)
 
 
 def _part(keys: Mapping[str, Node], name: str, where: str) -> KernelArgument:
@@ -101,9 +101,7 @@ def _number(node: Node) -> Expression | float:
 def variable(inputs: Inputs, path: str, node: Node) -> KernelArgument:
     """A `__constant__` or `__device__` variable that the host sets before the kernel runs: its numbers, what it points
     to, or its members one by one."""
-    keys = node.mapping(
-        known=("symbol", "name", "dtype", "elements", "role", "fill", "compare", "struct"), required=("symbol",)
-    )
+    keys = node.mapping(known=("symbol", "name", *_BUFFER, "struct"), required=("symbol",))
     symbol = matching(keys["symbol"], QUALIFIED, "the name of a variable")
     name = matching(keys["name"], IDENTIFIER, "a C identifier") if "name" in keys else symbol.rpartition("::")[2]
     if "struct" in keys:
@@ -134,20 +132,13 @@ def _buffer(
         raise node.fail("the key 'fill' is missing")
     if not role.compared and "compare" in keys:
         raise keys["compare"].fail(f"a buffer with the role {role.value} is not compared")
-    return KernelArgument(
-        name=name,
-        dtype=dtype,
-        elements=values.expression(keys["elements"]),
-        buffer=Buffer(
-            name=name,
-            dtype=dtype,
-            elements=1,
-            role=role,
-            fill=Fill() if poisoned else values.fill(keys["fill"], dtype, functools.partial(_file, inputs, path)),
-            compare=values.comparison(keys.get("compare"), dtype) if role.compared else EQUAL,
-        ),
-        where=node.where,
-    )
+    pattern = Buffer(
+        name=name, dtype=dtype, elements=1, role=role,
+        fill=Fill() if poisoned else values.fill(keys["fill"], dtype, functools.partial(_file, inputs, path)),
+        compare=values.comparison(keys.get("compare"), dtype) if role.compared else EQUAL,
+    )  # fmt: skip
+    elements = values.expression(keys["elements"])
+    return KernelArgument(name=name, dtype=dtype, elements=elements, buffer=pattern, where=node.where)
 
 
 def _file(inputs: Inputs, path: str, node: Node) -> tuple[str, str]:
@@ -328,3 +319,50 @@ def _places_of_variable(argument: KernelArgument, variable: DeviceVariable) -> K
         name=argument.name, dtype="uint8", members=(pointer,), symbol=argument.symbol, where=argument.where
     )
     return _placed(whole, variable.fields, variable.bytes, variable.spelling)
+
+
+# --- what is said of a kernel, as its key has it --------------------------------------------------------
+
+
+def given_kernel(given: SourceKernel, unit: TranslationUnit, instance: str, text: str) -> SourceKernel:
+    """A kernel as its file gives it with its source, of which nothing else is known yet."""
+    key = _content_key(given.keys, text, (*given.arguments, *given.variables))
+    return dataclasses.replace(given, unit=unit, entry=instance, instance=instance, content_key=key)
+
+
+def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[KernelArgument, ...]) -> str:
+    """A key without sizes and without anybody's paths; an input file counts by its content."""
+    left_out = ("source", "include", "sizes", "odd", "summary", "arguments", "constants")
+    described = {key: node.plain() for key, node in keys.items() if key not in left_out}
+    patterns = [
+        [each.name, each.dtype, each.elements.text if each.elements else None, _value_text(each.value),
+         _pattern(each.buffer), *map(_described_member, each.members),
+         *filter(None, (each.hex, each.symbol, _part_text(each)))]
+        for each in arguments
+    ]  # fmt: skip
+    return content_key([described, patterns, text])
+
+
+def _described_member(member: StructMember) -> list[object]:
+    if member.target is not None and member.target.part_of:
+        return [member.path, _part_text(member.target)]
+    if member.target is None or member.target.elements is None:
+        return [member.path, member.dtype, _value_text(member.value)]
+    return [member.path, member.dtype, member.target.elements.text, _pattern(member.target.buffer)]
+
+
+def _part_text(argument: KernelArgument) -> str:
+    """Where an address in another buffer's memory is; empty of all others."""
+    return f"{argument.part_of}[{argument.offset.text}]" if argument.offset is not None else ""
+
+
+def _value_text(value: Expression | float | None) -> str | float | None:
+    return value.text if isinstance(value, Expression) else value
+
+
+def _pattern(buffer: Buffer | None) -> object:
+    if buffer is None:
+        return None
+    fill = plain(buffer.fill)
+    fill.pop("file")
+    return [buffer.role.value, fill, plain(buffer.compare)]

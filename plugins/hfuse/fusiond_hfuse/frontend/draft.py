@@ -15,7 +15,7 @@ from fusiond_hfuse.frontend import (
     clang_tree,
     draft_yaml,
     includes,
-    instances,
+    launches,
     ptx_kernel,
     signatures,
     slicing,
@@ -24,7 +24,6 @@ from fusiond_hfuse.frontend import (
 from fusiond_hfuse.frontend.clang_tree import Reading
 from fusiond_hfuse.frontend.draft_yaml import KernelDraft
 from fusiond_hfuse.frontend.kernel_parser import parse_kernel
-from fusiond_hfuse.frontend.launches import launches
 from fusiond_hfuse.frontend.source_kernel import UNREAD, DeviceVariable, Parsed, TranslationUnit
 
 
@@ -41,7 +40,7 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     flags = ("-std=c++20",) if _CONCEPT.search(code) else ()
     remarks = [f"Flag: {each}, for a `concept`" for each in flags]
     entry, instance = _entry(path, name, slicing.kernels(unit, (), flags), unit)
-    instance = instance or instances.named(entry, code)
+    instance = instance or launches.named(entry, code)
     way = Reading(entry=entry, name=entry.rpartition("::")[2], where=path, instance=instance or None, flags=flags)
     try:
         unit, parsed = parse_kernel(unit, way)
@@ -61,7 +60,7 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     return draft_yaml.text(
         KernelDraft(
             path=path, unit=unit, parsed=parsed, instance=instance, include=include, flags=flags,
-            remarks=tuple(remarks), launched=tuple(launches(code, way.name)),
+            remarks=tuple(remarks), launched=tuple(launches.launches(code, way.name)),
         )
     )  # fmt: skip
 

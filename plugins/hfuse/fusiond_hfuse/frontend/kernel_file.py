@@ -25,10 +25,10 @@ from fusiond_hfuse.frontend.arguments import (
     argument,
     checked,
     checked_variables,
+    given_kernel,
     matching,
     variable,
 )
-from fusiond_hfuse.frontend.given import given_kernel
 from fusiond_hfuse.frontend.launch_shapes import axes
 from fusiond_hfuse.frontend.source_kernel import (
     UNREAD,
@@ -108,10 +108,17 @@ def _of_cxx(inputs: Inputs, source: str, given: SourceKernel, form: str) -> Sour
             with contextlib.suppress(RequestError):  # what is wrong with the C++ says more
                 return _compiled(inputs, source, given, str(found))
         raise found
+    return _fusable(inputs, source, given, found, own=own, alone=form == "alone")
+
+
+def _fusable(
+    inputs: Inputs, source: str, given: SourceKernel, found: SourceKernel, *, own: str, alone: bool
+) -> SourceKernel:
+    """A kernel as it was read, or compiled where that is refused as C++ and not as PTX."""
     refused = found.parsed.rejections
     unset = tuple(each for each in refused if each.rule == "symbol")
     unread = bool(refused) and refused[0].rule == UNREAD
-    if unset or not refused or (form == "alone" and not unread):  # what the host has to set, no form brings
+    if unset or not refused or (alone and not unread):  # what the host has to set, no form brings
         return dataclasses.replace(found, parsed=found.parsed.replaced(rejections=unset))
     said = refused[0].detail
     if not own:
@@ -138,17 +145,13 @@ def _compiled(inputs: Inputs, source: str, given: SourceKernel, why: str) -> Sou
     entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
     instance = _instance(keys["instance"], entry) if "instance" in keys else entry
     overload = instance.endswith(")")
-    made = inputs.compiled(
-        Source(
-            name=given.name,
-            text=unit.whole,
-            entries=() if overload else (instance,),
-            flags=given.flags,
-            include_dirs=tuple(str(Path(given.path).resolve().parent / each) for each in _folders(keys)),
-            defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=given.where("defines")),
-            symbols=tuple(each.symbol for each in given.variables),
-        )
-    )
+    asked = Source(
+        name=given.name, text=unit.whole, entries=() if overload else (instance,), flags=given.flags,
+        include_dirs=tuple(str(Path(given.path).resolve().parent / each) for each in _folders(keys)),
+        defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=given.where("defines")),
+        symbols=tuple(each.symbol for each in given.variables),
+    )  # fmt: skip
+    made = inputs.compiled(asked)
     if made is None:
         said = "it is to be compiled to PTX, and no nvcc is there: pip install 'fusiond[nvcc]'"
         raise RequestError(said, where=where)

@@ -5,8 +5,6 @@ Nothing is rewritten from the tree: a kernel's body stays word for word. All tha
 edit, and reasons why this form does not suffice; then the kernel is compiled, and its PTX is fused (ptx_kernel.py):
 
     clang_tree.py         the tree of a text, and what was wrong with it
-    recheck.py            the same for the edited text
-    entries.py            which of the kernels is meant
     edited_text.py        the text, its edits, the reasons to refuse it
     call_graph.py         calls between functions; which of them see the block, or wait
     shadowing.py          the shadow parameters where they are declared and handed on
@@ -19,35 +17,42 @@ SHADOWS are parameters called `threadIdx`, `blockIdx`, `blockDim`, `gridDim` and
 ones from the body, where the paper renames every use (Li et al., CGO 2022, section III-A) and must lift all
 declarations to the top of the fused kernel (section III-C).
 
-Then the edited text is parsed again, as it will stand in a fused source: whatever still names a built-in variable, or
-does not compile any more, is a reason to refuse too (`recheck.py`).
+Then the edited text is parsed again, as it will stand in a fused source:
+
+    namespace fusiond_a { poison; the edited text }      with the built-in variables outside
+
+What the second tree still says of a built-in variable is a leak, however it was written: behind `::`, by a macro, in a
+default argument, a destructor, a member's initialiser. What does not parse any more was edited wrongly, or cannot be.
+So neither comes to a compiler, let alone to a device.
 """
 
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fusiond.model.errors import RequestError, UnknownName
-from fusiond_hfuse.frontend import barriers, clang_tree, cursors, entries, recheck, slicing, uniformity
+from fusiond.model.nouns import Rejection
+from fusiond_hfuse.frontend import barriers, clang_tree, cursors, launches, shadows, slicing, uniformity
 from fusiond_hfuse.frontend.call_graph import CallGraph
-from fusiond_hfuse.frontend.clang_tree import MAIN, Reading
+from fusiond_hfuse.frontend.clang_tree import DECLARATIONS_FILE, MAIN, ClangTree, Reading
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
 from fusiond_hfuse.frontend.device_variables import DeviceVariables
 from fusiond_hfuse.frontend.edited_text import EditedText
-from fusiond_hfuse.frontend.launches import parts
 from fusiond_hfuse.frontend.parameters import parameter
 from fusiond_hfuse.frontend.shadowing import Shadowing
 from fusiond_hfuse.frontend.shared_memory import MOVED, SharedMemory
-from fusiond_hfuse.frontend.source_kernel import UNREAD, Edit, KernelParameter, Parsed, TranslationUnit
+from fusiond_hfuse.frontend.source_kernel import UNREAD, Edit, KernelParameter, Parsed, TranslationUnit, applied
 
 _NOT_CUDA = "not CUDA C++ as libclang reads it"
 
 
 def parse_kernel(unit: TranslationUnit, reading: Reading, *, move: bool = False) -> tuple[TranslationUnit, Parsed]:
     """The unit cut down to one kernel, and what stands in it; with `move`, static shared arrays become part of the
-    dynamic one. RequestError where there is no such kernel, or its
-    declaration cannot be read; what cannot be fused in this form is a Rejection in the result."""
+    dynamic one. RequestError where there is no such kernel, or its declaration cannot be read; what cannot be fused in
+    this form is a Rejection in the result."""
     cut = slicing.sliced(
         unit, reading.entry, instance=reading.instance or "", defines=reading.defines, where=reading.where,
         flags=reading.flags, variables=reading.variables,
@@ -68,15 +73,12 @@ class _ParseRequest:
 @functools.lru_cache(maxsize=64)  # a kernel stands in many pairs, and each of them reads its files again
 def _parsed(request: _ParseRequest) -> Parsed:
     unit, reading = request.unit, request.reading
-    tree = clang_tree.ClangTree(unit, unit.text, reading)
+    tree = ClangTree(unit, unit.text, reading)
     try:
         text, kernel = _found(unit, reading, tree)
-        wrong = tree.errors()
-        begins, ends = (
-            kernel.body.extent.start.offset,
-            (cursors.body_of(kernel.body) or kernel.body).extent.start.offset,
-        )
-        for line, offset, message in wrong:
+        begins = kernel.body.extent.start.offset
+        ends = (cursors.body_of(kernel.body) or kernel.body).extent.start.offset
+        for line, offset, message in tree.errors():
             if begins <= offset < ends:  # then its parameters may not be what they seem
                 raise RequestError(f"{_NOT_CUDA}: {message}{_brought(unit)}", where=unit.where(line))
             if line <= tree.lines:
@@ -84,7 +86,7 @@ def _parsed(request: _ParseRequest) -> Parsed:
         parameters = tree.parameters(kernel.body, reading.where, functools.partial(parameter, tree))
         parsed = _read(request, text, kernel, parameters)
         if not parsed.rejections:
-            left = recheck.rejections(unit, parsed, reading, text.refusal)
+            left = _second_look(unit, parsed, reading, text.refusal)
             parsed = parsed.replaced(rejections=tuple(dict.fromkeys(left)))
         return parsed
     except RecursionError:
@@ -106,13 +108,13 @@ class _FoundKernel:
     top: list[cindex.Cursor]  #: All that the file declares
 
 
-def _found(unit: TranslationUnit, reading: Reading, tree: clang_tree.ClangTree) -> tuple[EditedText, _FoundKernel]:
+def _found(unit: TranslationUnit, reading: Reading, tree: ClangTree) -> tuple[EditedText, _FoundKernel]:
     top = [each for each in cursors.written_in(tree.cursor, MAIN) if each.spelling not in clang_tree.OURS]
     text = EditedText(unit, tree, reading.name)
-    known = list(entries.kernels(top, ""))
-    body, declarations = entries.definition(known, reading.entry, reading.instance is not None, reading.where)
+    known = [(name, each) for name, each in _declared(top) if cursors.has(each, CursorKind.CUDAGLOBAL_ATTR)]
+    body, declarations = _definition(known, reading.entry, reading.instance is not None, reading.where)
     text.scope = tuple(reading.entry.split("::")[:-1])
-    text.head = entries.template_head(body, text.code)
+    text.head = _template_head(body, text.code)
     return text, _FoundKernel(body=body, declarations=declarations, top=top)
 
 
@@ -124,8 +126,13 @@ def _read(
     graph, shared = CallGraph(text, move=request.move), SharedMemory(text, move=request.move)
     variables = DeviceVariables(text, frozenset(reading.variables))
     skipped = {each.hash for each in kernel.declarations}
-    for cursor in kernel.top:
-        _declare(cursor, "", skipped, graph, shared, variables)
+    for name, cursor in _declared(kernel.top):
+        if cursor.kind in cursors.FUNCTIONS and cursor.hash not in skipped:
+            graph.functions.append(cursor)
+        elif cursor.kind is CursorKind.VAR_DECL and cursors.shared(cursor):
+            shared.file_wide(cursor)
+        elif cursor.kind is CursorKind.VAR_DECL:
+            variables.declare(cursor, name)
     graph.close(kernel.body)
     functions = (kernel.body, *graph.functions)
 
@@ -146,26 +153,20 @@ def _read(
         _check(text, function, graph, kernel=function is kernel.body)
     for missing in sorted(variables.wanted - set(variables.known)):
         raise UnknownName("variable of the source", missing, set(variables.known) or {"none"}, where=reading.where)
-    return Parsed(
-        entry=reading.entry,
-        parameters=parameters,
-        edits=tuple(
-            Edit(start=start, end=end, text=new.replace(MOVED, str(shared.before_dynamic)))
-            for (start, end), new in sorted(text.edits.items())
-        ),
-        uses_dynamic_shared=shared.dynamic or shared.moved_bytes > 0,
-        moved_bytes=shared.before_dynamic,
-        static_shared_bytes=shared.static_bytes,
-        alignment=shared.alignment,
-        barriers=sum(barriers.waits(each) for each in functions),
-        launch_bound=_launch_bound(text, kernel.body, 0),
-        resident_blocks=_launch_bound(text, kernel.body, 1) or 0,
-        leaves=uniformity.leaves(kernel.body),
-        meets=graph.meets(),
-        variables=tuple(variables.known[each] for each in sorted(variables.wanted)),
-        settable=tuple(variables.settable),
-        rejections=tuple(dict.fromkeys(text.rejections)),
+    edits = (
+        Edit(start=start, end=end, text=new.replace(MOVED, str(shared.before_dynamic)))
+        for (start, end), new in sorted(text.edits.items())
     )
+    return Parsed(
+        entry=reading.entry, parameters=parameters, edits=tuple(edits),
+        uses_dynamic_shared=shared.dynamic or shared.moved_bytes > 0, moved_bytes=shared.before_dynamic,
+        static_shared_bytes=shared.static_bytes, alignment=shared.alignment,
+        barriers=sum(barriers.waits(each) for each in functions),
+        launch_bound=_launch_bound(text, kernel.body, 0), resident_blocks=_launch_bound(text, kernel.body, 1) or 0,
+        leaves=uniformity.leaves(kernel.body), meets=graph.meets(),
+        variables=tuple(variables.known[each] for each in sorted(variables.wanted)),
+        settable=tuple(variables.settable), rejections=tuple(dict.fromkeys(text.rejections)),
+    )  # fmt: skip
 
 
 def _check(text: EditedText, function: cindex.Cursor, graph: CallGraph, *, kernel: bool) -> None:
@@ -178,36 +179,99 @@ def _check(text: EditedText, function: cindex.Cursor, graph: CallGraph, *, kerne
         text.refuse("return_before_barrier", apart, "some threads may not come to a barrier that others reach")
 
 
-def _declare(
-    cursor: cindex.Cursor,
-    scope: str,
-    skipped: set[int],
-    graph: CallGraph,
-    shared: SharedMemory,
-    variables: DeviceVariables,
-) -> None:
-    """Take up what stands round the kernel: functions that may see the block, shared arrays, variables."""
-    if cursor.hash in skipped:
-        return
-    if cursor.kind in cursors.FUNCTIONS:
-        graph.functions.append(cursor)
-    elif cursor.kind is CursorKind.VAR_DECL:
-        if cursors.shared(cursor):
-            shared.file_wide(cursor)
-        else:
-            variables.declare(cursor, f"{scope}{cursor.spelling}")
-    elif cursor.kind in SCOPES or cursor.kind in RECORDS:
-        inner = scope
-        if cursor.kind not in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL) and cursor.spelling:
-            inner = f"{scope}{cursor.spelling}::"
-        for child in cursors.children(cursor):
-            _declare(child, inner, skipped, graph, shared, variables)
-
-
 def _launch_bound(text: EditedText, kernel: cindex.Cursor, place: int) -> int | None:
     """An argument of `__launch_bounds__`: the most threads, then the least resident blocks."""
     for child in cursors.children(kernel):
         if child.kind is CursorKind.ANNOTATE_ATTR and child.spelling.startswith("launch_bounds "):
-            given = parts(child.spelling.partition(" ")[2])
+            given = launches.parts(child.spelling.partition(" ")[2])
             return text.constant(given[place]) if place < len(given) else None
     return None
+
+
+# --- which kernel is meant ------------------------------------------------------------------------------
+
+
+def _declared(nodes: Iterable[cindex.Cursor], scope: str = "") -> Iterator[tuple[str, cindex.Cursor]]:
+    """(qualified name, cursor) of all that is declared, in namespaces and classes too."""
+    for cursor in nodes:
+        if cursor.kind in SCOPES or cursor.kind in RECORDS:
+            plain = cursor.kind in (CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL) or not cursor.spelling
+            yield from _declared(cursors.children(cursor), scope if plain else f"{scope}{cursor.spelling}::")
+        else:
+            yield scope + cursor.spelling, cursor
+
+
+def _definition(
+    known: list[tuple[str, cindex.Cursor]], entry: str, template: bool, where: str
+) -> tuple[cindex.Cursor, list[cindex.Cursor]]:
+    """The definition of the kernel called `entry`, and all of its declarations. `template`: an instance is named.
+    UnknownName, or a RequestError, where there is none, or several."""
+    found = [cursor for name, cursor in known if name == entry]
+    if not found:
+        raise UnknownName("kernel", entry, {name for name, _ in known}, where=where)
+    bodies = [cursor for cursor in found if cursor.is_definition()]
+    if len(bodies) != 1:
+        kinds = ", ".join(str(each.spelling) for each in found[0].type.get_canonical().argument_types())
+        how = f'is defined more than once; say which: `instance: "{entry}({kinds})"`' if bodies else "is only declared"
+        raise RequestError(f"{entry} {how}", where=where)
+    is_template = bodies[0].kind is CursorKind.FUNCTION_TEMPLATE
+    if is_template and not template:
+        raise RequestError(launches.asked(entry, _template_parameters(bodies[0])), where=where)
+    if template and not is_template:
+        raise RequestError(f"{entry} is not a template, so it has no instance", where=where)
+    return bodies[0], found
+
+
+def _template_head(body: cindex.Cursor, code: str) -> str:
+    """`template <...>` in front of a kernel; empty where there is none."""
+    parameters = [each for each in cursors.children(body) if each.kind in _TEMPLATE_PARAMETERS]
+    if not parameters:
+        return ""
+    start, last = body.extent.start.offset, parameters[-1].extent.end.offset
+    return code[start : code.find(">", last) + 1]
+
+
+_TEMPLATE_PARAMETERS = (CursorKind.TEMPLATE_TYPE_PARAMETER, CursorKind.TEMPLATE_NON_TYPE_PARAMETER,
+                        CursorKind.TEMPLATE_TEMPLATE_PARAMETER)  # fmt: skip
+
+
+def _template_parameters(template: cindex.Cursor) -> list[str]:
+    return [
+        f"{each.type.spelling if each.kind is CursorKind.TEMPLATE_NON_TYPE_PARAMETER else 'class'} {each.spelling}"
+        for each in cursors.children(template)
+        if each.kind in _TEMPLATE_PARAMETERS
+    ]
+
+
+# --- the edited text ------------------------------------------------------------------------------------
+
+_HEAD = (
+    f"{shadows.MACROS}namespace fusiond_a {{\n{shadows.POISON}"
+    "struct fusiond_barrier { __device__ void operator()() const; };\n"
+)
+
+
+def _second_look(
+    unit: TranslationUnit, parsed: Parsed, reading: Reading, refusal: Callable[[str, int, str], Rejection]
+) -> Iterator[Rejection]:
+    """What is wrong with the edited text of a unit that was right before."""
+    again = ClangTree(unit, applied(unit.text, parsed.edits, keep_lines=True), reading, inside=(_HEAD, "}\n"))
+    try:
+        for line, _, message in again.errors():
+            yield refusal(*_reason(message, min(max(line, 1), again.lines)))
+        for top in cursors.written_in(again.cursor, MAIN):
+            for cursor in cursors.below(top) if top.kind.is_declaration() else ():
+                if cursors.use(cursor, DECLARATIONS_FILE):
+                    detail = f"`{cursor.spelling}` names the built-in past its shadow"
+                    yield refusal("leak", cursor.location.line - again.before, detail)
+    finally:
+        cursors.forget(again.unit)
+
+
+def _reason(message: str, line: int) -> tuple[str, int, str]:
+    """Rule, line and detail of a refusal, for an error in the edited text."""
+    if "fusiond_leak" in message or "deleted function '__syncthreads" in message:
+        return "leak", line, "a built-in variable or the barrier is used where no parameter can stand for it"
+    if re.search(r"redefinition of '(threadIdx|blockIdx|blockDim|gridDim|__syncthreads)'", message):
+        return "name", line, f"`{message.split(chr(39))[1]}` is the name of a variable; rename it"
+    return "rewrite", line, f"it cannot be made part of another kernel: {message}"

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fusiond.model.ptx.flow import post_dominators
 from fusiond.model.ptx.tree import TOKEN, Directive, Instruction, Label, PtxBlock
 
 MEETINGS = frozenset(
@@ -72,7 +73,10 @@ class BranchFlow:
         for block, blocks in enumerate(self.successors):
             for each in blocks:
                 self.predecessors[each].append(block)
-        self.postdominators = self._postdominators()
+        self.postdominators = [
+            self.end if each is None else each for each in post_dominators(self.successors, self.end)
+        ]
+        """The block where the ways behind each one meet again."""
 
     def _walk(self, block: PtxBlock, outer: Sequence[Mapping[str, int]]) -> None:
         """Instructions, and what each jump names with the labels that it sees: those of the scopes around it."""
@@ -120,45 +124,6 @@ class BranchFlow:
                 elif at < self.end:
                     waiting += self.successors[at]
         return found
-
-    def _postdominators(self) -> list[int]:
-        """The block where the ways behind each one meet again (Cooper, Harvey and Kennedy, "A Simple, Fast Dominance
-        Algorithm", on the reversed graph)."""
-        order: list[int] = []
-        seen = {self.end}
-        stack = [(self.end, iter(self.predecessors[self.end]))]
-        while stack:
-            at, rest = stack[-1]
-            following = next((each for each in rest if each not in seen), None)
-            if following is None:
-                order.append(at)
-                stack.pop()
-            else:
-                seen.add(following)
-                stack.append((following, iter(self.predecessors[following])))
-        rank = {at: k for k, at in enumerate(order)}
-        found = [-1] * self.end + [self.end]
-        changed = True
-        while changed:
-            changed = False
-            for at in reversed(order[:-1]):
-                new = -1
-                for each in self.successors[at]:
-                    if found[each] >= 0:
-                        new = each if new < 0 else _common(new, each, found, rank)
-                if new != found[at]:
-                    found[at] = new
-                    changed = True
-        return [self.end if each < 0 else each for each in found[: self.end]]
-
-
-def _common(a: int, b: int, found: Sequence[int], rank: Mapping[int, int]) -> int:
-    while a != b:
-        while rank[a] < rank[b]:
-            a = found[a]
-        while rank[b] < rank[a]:
-            b = found[b]
-    return a
 
 
 class _Spreads:
@@ -294,19 +259,7 @@ def leaving(
     `meets` those in which threads of a warp meet, with the word for it; `rows_are_warps`: no warp has threads of two
     rows of the block."""
     flow = BranchFlow(body)
-    barriers: set[int] = set()
-    meetings: dict[int, str] = {}
-    for block in range(flow.end):
-        last = flow.last(block)
-        if last.base == "call":
-            for word in last.words:
-                barriers |= {block} if word in waits else set()
-                if meets and word in meets:
-                    meetings[block] = meets[word]
-        elif last.base in MEETINGS or last.opcode.startswith(("bar.warp", "barrier.cluster")):
-            meetings[block] = last.opcode
-        elif last.base in ("bar", "barrier"):
-            barriers.add(block)
+    barriers, meetings = _waiting(flow, waits, meets or {})
     if not barriers and not meetings:
         return Leaving()
     leave = flow.reached((flow.end,), without=barriers, back=True)
@@ -329,3 +282,18 @@ def leaving(
             if spread is Spread.THREAD and met:
                 beside = met
     return Leaving(drains=drains, beside=beside, leaves=leaves)
+
+
+def _waiting(flow: BranchFlow, waits: Collection[str], meets: Mapping[str, str]) -> tuple[set[int], dict[int, str]]:
+    """The blocks that end at a barrier, and those in which threads of a warp meet, with the word for it."""
+    barriers: set[int] = set()
+    meetings: dict[int, str] = {}
+    for block, last in ((block, flow.last(block)) for block in range(flow.end)):
+        if last.base == "call":
+            barriers |= {block for word in last.words if word in waits}
+            meetings |= [(block, meets[word]) for word in last.words if word in meets]
+        elif last.base in MEETINGS or last.opcode.startswith(("bar.warp", "barrier.cluster")):
+            meetings[block] = last.opcode
+        elif last.base in ("bar", "barrier"):
+            barriers.add(block)
+    return barriers, meetings

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fusiond.model.errors import RequestError, UnknownName
@@ -46,6 +47,11 @@ _REFUSED = {
     "%nctaid": ("leak", "reads all of %nctaid at once"),
 }
 _WHOLE_WARPGROUPS = ("wgmma", "setmaxnreg", "tcgen05")
+_OF_A_BLOCK = (
+    ("barrier.cluster", "cluster", "waits for whole blocks"),
+    ("setmaxnreg", "registers", "divides the registers of a block that is all its own"),
+    ("tcgen05.alloc", "tensor_memory", "takes tensor memory for a block that is all its own"),
+)
 _NOTABLE = {"bar", "barrier", "call", "cp", "exit", *_WHOLE_WARPGROUPS, *ptx_divergence.MEETINGS}
 _ALIGNED_1024 = ("wgmma", "tcgen05", "cp.async.bulk.tensor")
 WARPGROUP = 128
@@ -201,44 +207,23 @@ def _seeing(
 
 def _parsed(ptx: PtxText, name: str) -> Parsed:
     entry, limits = ptx.entry, ptx.limits
-    shared = [each for each in ptx.variables if each.space == "shared"]
-    static = _static_arrays(ptx)
-    dynamic = [each for each in shared if each.elements is None]
-    alignment = max([16, *(each.alignment for each in dynamic)])
+    alignment = max([16, *(each.alignment for each in ptx.variables if each.name in ptx.dynamic)])
     if any(each.opcode.startswith(_ALIGNED_1024) for each in _notable(ptx)):
         alignment = max(alignment, BIG_ALIGNMENT)
-    refused, beside = list(_refusals(ptx, name)), list(_only_by_blocks(ptx, name))
-    rows = any("%tid.y" in words or "%tid.z" in words for words in ptx.words.values())
-    leaving, by_warps = _leaving(ptx, rows=rows)
-    if leaving.drains and leaving.beside:
-        beside.append(_early(name, f"others of their warp meet in `{leaving.beside}`"))
-    elif leaving.drains and any(not _plain(each) for each in _notable(ptx) if is_block_barrier(each)):
-        beside.append(_early(name, "others wait at barriers that are counted or have numbers of their own"))
+    leaving, by_warps = _leaving(ptx)
+    beside = [*_refused(name, _only_by_blocks(ptx)), *_early(ptx, name, leaving)]
     bound = limits.get("reqntid", limits.get("maxntid"))
-    threads = 1
-    for each in bound or ():
-        threads *= each
     return Parsed(
-        entry=entry.name,
-        parameters=tuple(_parameter(each) for each in entry.parameters),
-        edits=(),
-        uses_dynamic_shared=bool(dynamic),
-        static_shared_bytes=sum(each.size_bytes for each in static),
-        barriers=sum(map(is_block_barrier, _notable(ptx))),
-        launch_bound=threads if bound else None,
-        rejections=tuple(dict.fromkeys(refused)),
-        resident_blocks=limits.get("minnctapersm", (0,))[0],
-        alignment=alignment,
-        drains=leaving.drains and not beside,
-        beside=tuple(dict.fromkeys(beside)),
-        by_warps=by_warps,
-        leaves=leaving.leaves,
-        meets="a shuffle" if leaving.leaves else "",
-        barrier_ids=max(len(ptx.barriers), 1),
-        warpgroups=ptx.warpgroups,
+        entry=entry.name, parameters=tuple(map(_parameter, entry.parameters)), uses_dynamic_shared=bool(ptx.dynamic),
+        static_shared_bytes=sum(each.size_bytes for each in _static_arrays(ptx)),
+        barriers=sum(map(is_block_barrier, _notable(ptx))), launch_bound=math.prod(bound) if bound else None,
+        rejections=tuple(dict.fromkeys(_refused(name, _refusals(ptx)))),
+        resident_blocks=limits.get("minnctapersm", (0,))[0], alignment=alignment, drains=leaving.drains and not beside,
+        beside=tuple(dict.fromkeys(beside)), by_warps=by_warps, leaves=leaving.leaves,
+        meets="a shuffle" if leaving.leaves else "", barrier_ids=max(len(ptx.barriers), 1), warpgroups=ptx.warpgroups,
         cluster=limits.get("reqnctapercluster", (1,))[0],
         cooperative=any(not words.isdisjoint(_GRID_BARRIER) for words in ptx.words.values()),
-    )
+    )  # fmt: skip
 
 
 def _notable(ptx: PtxText) -> Iterator[Instruction]:
@@ -247,18 +232,20 @@ def _notable(ptx: PtxText) -> Iterator[Instruction]:
 
 def _static_arrays(ptx: PtxText) -> list[Variable]:
     """Shared arrays with a length: of the module, and of the kernel and the functions that it calls."""
-    found = [each for each in ptx.variables if each.space == "shared" and each.elements is not None]
-    for function in (ptx.entry, *ptx.functions):
-        if function.body is not None:
-            for each in rewrite.variables_in(function.body):
-                if each.space == "shared":
-                    found.append(each)
-    return found
+    bodies = (each.body for each in (ptx.entry, *ptx.functions) if each.body is not None)
+    inner = itertools.chain.from_iterable(map(rewrite.variables_in, bodies))
+    return [each for each in (*ptx.variables, *inner) if each.space == "shared" and each.name not in ptx.dynamic]
 
 
-def _early(name: str, why: str) -> Rejection:
-    detail = f"{name}: some threads may leave before a barrier while {why}; it can be fused block by block only"
-    return Rejection(rule="return_before_barrier", nodes=(name,), detail=detail)
+def _early(ptx: PtxText, name: str, leaving: ptx_divergence.Leaving) -> Iterator[Rejection]:
+    why = ""
+    if leaving.drains and leaving.beside:
+        why = f"others of their warp meet in `{leaving.beside}`"
+    elif leaving.drains and any(not _plain(each) for each in _notable(ptx) if is_block_barrier(each)):
+        why = "others wait at barriers that are counted or have numbers of their own"
+    if why:
+        detail = f"{name}: some threads may leave before a barrier while {why}; it can be fused block by block only"
+        yield Rejection(rule="return_before_barrier", nodes=(name,), detail=detail)
 
 
 def _plain(barrier: Instruction) -> bool:
@@ -266,9 +253,8 @@ def _plain(barrier: Instruction) -> bool:
     return ".red" not in barrier.opcode and ".sync" in barrier.opcode and barrier.text == "0"
 
 
-def _leaving(ptx: PtxText, *, rows: bool) -> tuple[ptx_divergence.Leaving, bool]:
-    """How threads leave before others, and whether that counts on the rows of a block being whole warps (`rows`: the
-    kernel reads which row it is in)."""
+def _leaving(ptx: PtxText) -> tuple[ptx_divergence.Leaving, bool]:
+    """How threads leave before others, and whether that counts on the rows of a block being whole warps."""
     waits: set[str] = set()
     meets: dict[str, str] = {}
     for name, notable in ptx.notable.items():
@@ -281,69 +267,62 @@ def _leaving(ptx: PtxText, *, rows: bool) -> tuple[ptx_divergence.Leaving, bool]
         return ptx_divergence.Leaving(), False
     assert ptx.entry.body is not None
     found = ptx_divergence.leaving(ptx.entry.body, rows_are_warps=True, waits=waits, meets=meets)
-    if not rows:
+    if not any("%tid.y" in words or "%tid.z" in words for words in ptx.words.values()):
         return found, False
     return found, ptx_divergence.leaving(ptx.entry.body, rows_are_warps=False, waits=waits, meets=meets) != found
 
 
-def _refusals(ptx: PtxText, name: str) -> Iterator[Rejection]:
+_Refusal = tuple[str, int, str]  #: Rule, line, reason
+
+
+def _refused(name: str, found: Iterable[_Refusal]) -> Iterator[Rejection]:
+    for rule, line, why in found:
+        yield Rejection(rule=rule, nodes=(name,), detail=f"{name}, PTX line {line}: {why}")
+
+
+def _refusals(ptx: PtxText) -> Iterator[_Refusal]:
     """What no fused kernel can have, whatever the blocks."""
-
-    def refused(rule: str, line: int, why: str) -> Rejection:
-        return Rejection(rule=rule, nodes=(name,), detail=f"{name}, PTX line {line}: {why}")
-
-    limits = ptx.limits
-    cluster = limits.get("reqnctapercluster", ())
-    if any(each != 1 for each in cluster[1:]) or ("explicitcluster" in limits and not cluster):
+    cluster = ptx.limits.get("reqnctapercluster", ())
+    if any(each != 1 for each in cluster[1:]) or ("explicitcluster" in ptx.limits and not cluster):
         said = f"its clusters are {cluster or 'not in the PTX'}; those of .reqnctapercluster along x are fused"
-        yield refused("cluster", ptx.entry.line, said)
+        yield "cluster", ptx.entry.line, said
     for variable in ptx.variables:
         if variable.type in ("texref", "surfref", "samplerref"):
-            why = f"{variable.name} is a texture reference; a texture object can be fused"
-            yield refused("texture", variable.line, why)
+            yield "texture", variable.line, f"{variable.name} is a texture reference; a texture object can be fused"
     for function in (ptx.entry, *ptx.functions):
-        if any(each.space == "reg" for each in (*function.parameters, *function.returns)):
-            yield refused("function", function.line, f"{function.name} is handed registers, not parameters")
-        named = {
-            word: _REFUSED.get(word) or _REFUSED.get(word.rstrip("0123456789"))
-            for word in ptx.words[function.name].difference(_GRID_BARRIER)
-        }
-        for each in _instructions(function) if any(named.values()) else ():
-            for word in each.words:
-                if problem := named.get(word):
-                    yield refused(problem[0], each.line, f"{word} {problem[1]}")
-        for each in ptx.notable[function.name]:
-            if function is not ptx.entry and each.base == "exit":
-                yield refused(
-                    "function", each.line, f"{function.name} ends the thread past what fusion puts at the end"
-                )
-            if each.base == "call" and rewrite.call_target(each).startswith("%") and ptx.seeing:
-                yield refused("function", each.line, "it calls by a pointer, and some function sees the block")
+        yield from _refusals_in(ptx, function)
 
 
-def _only_by_blocks(ptx: PtxText, name: str) -> Iterator[Rejection]:
+def _refusals_in(ptx: PtxText, function: Function) -> Iterator[_Refusal]:
+    if any(each.space == "reg" for each in (*function.parameters, *function.returns)):
+        yield "function", function.line, f"{function.name} is handed registers, not parameters"
+    named = {
+        word: _REFUSED.get(word) or _REFUSED.get(word.rstrip("0123456789"))
+        for word in ptx.words[function.name].difference(_GRID_BARRIER)
+    }
+    for each in _instructions(function) if any(named.values()) else ():
+        for word in each.words:
+            if problem := named.get(word):
+                yield problem[0], each.line, f"{word} {problem[1]}"
+    for each in ptx.notable[function.name]:
+        if function is not ptx.entry and each.base == "exit":
+            yield "function", each.line, f"{function.name} ends the thread past what fusion puts at the end"
+        if each.base == "call" and rewrite.call_target(each).startswith("%") and ptx.seeing:
+            yield "function", each.line, "it calls by a pointer, and some function sees the block"
+
+
+def _only_by_blocks(ptx: PtxText) -> Iterator[_Refusal]:
     """What cannot share a block with another kernel, and can have blocks of its own."""
-
-    def alone(rule: str, line: int, why: str) -> Rejection:
-        return Rejection(rule=rule, nodes=(name,), detail=f"{name}, PTX line {line}: {why}")
-
     if -1 in ptx.barriers:
         line = next(each.line for each in _notable(ptx) if is_block_barrier(each))
-        yield alone("block_barrier", line, "a barrier's number is in a register, so that no other kernel can have any")
+        yield "block_barrier", line, "a barrier's number is in a register, so that no other kernel can have any"
     if ptx.limits.get("reqnctapercluster", (1,))[0] > 1:
-        yield alone("cluster", ptx.entry.line, "its clusters have several blocks, which wait for all of each other")
+        yield "cluster", ptx.entry.line, "its clusters have several blocks, which wait for all of each other"
     for each in _notable(ptx):
-        if each.opcode.startswith("barrier.cluster"):
-            yield alone("cluster", each.line, f"{each.opcode} waits for whole blocks")
-            return
-        if each.base == "setmaxnreg":
-            yield alone("registers", each.line, f"{each.opcode} divides the registers of a block that is all its own")
-            return
-        if each.opcode.startswith("tcgen05.alloc"):
-            yield alone(
-                "tensor_memory", each.line, f"{each.opcode} takes tensor memory for a block that is all its own"
-            )
-            return
+        for begin, rule, why in _OF_A_BLOCK:
+            if each.opcode.startswith(begin):
+                yield rule, each.line, f"{each.opcode} {why}"
+                return
 
 
 # --- parameters -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ __global__ void __launch_bounds__(256) k(T* p, int n)  -->  __device__ __forcein
 extern "C" { ... }                                     -->  ...
 
 What sees the block and is no plain function (a method, an operator, a lambda that captures by name, a macro that calls)
-is refused here, or by the second look at the edited text (recheck.py); such a kernel is fused as PTX.
+is refused here, or by the second look at the edited text (kernel_parser.py); such a kernel is fused as PTX.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Everything here is frozen; the functions that make and use these values are in t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +57,19 @@ class Edit:
     start: int
     end: int
     text: str
+
+
+def applied(text: str, edits: Iterable[Edit], *, keep_lines: bool = False) -> str:
+    """A text with edits done, in the order of their places; what lies in one that is done already is not. `keep_lines`:
+    every line has the number that it had."""
+    data = text.encode()
+    pieces, position = [], 0
+    for edit in edits:
+        if edit.start >= position:
+            lost = data[edit.start : edit.end].count(b"\n") - edit.text.count("\n") if keep_lines else 0
+            pieces += [data[position : edit.start], edit.text.encode(), b"\n" * lost]
+            position = edit.end
+    return b"".join([*pieces, data[position:]]).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

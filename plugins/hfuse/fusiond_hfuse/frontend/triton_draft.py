@@ -99,16 +99,7 @@ def _uses(
 ) -> dict[str, set[str]]:
     """Parameters that are addresses -> `load`, `store`: how they are used, in helpers too."""
     names = [each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
-    values: dict[str, list[ast.expr]] = {}
-    for each in ast.walk(function):
-        if isinstance(each, ast.Assign):
-            for target in each.targets:
-                pairs = [(target, each.value)]
-                if isinstance(target, ast.Tuple) and isinstance(each.value, ast.Tuple):
-                    pairs = list(zip(target.elts, each.value.elts, strict=False))
-                for one, value in pairs:
-                    if isinstance(one, ast.Name):
-                        values.setdefault(one.id, []).append(value)
+    values = _assigned(function)
     found: dict[str, set[str]] = {}
 
     def based(node: ast.expr | None, use: str, seen: frozenset[str] = frozenset()) -> None:
@@ -144,3 +135,17 @@ def _uses(
                 for use in inner.get(parameter.arg, ()):
                     based(argument, use)
     return found
+
+
+def _assigned(function: ast.FunctionDef) -> dict[str, list[ast.expr]]:
+    """Variables of a function -> what is assigned to them."""
+    values: dict[str, list[ast.expr]] = {}
+    for each in (node for node in ast.walk(function) if isinstance(node, ast.Assign)):
+        for target in each.targets:
+            pairs = [(target, each.value)]
+            if isinstance(target, ast.Tuple) and isinstance(each.value, ast.Tuple):
+                pairs = list(zip(target.elts, each.value.elts, strict=False))
+            for one, value in pairs:
+                if isinstance(one, ast.Name):
+                    values.setdefault(one.id, []).append(value)
+    return values

@@ -25,8 +25,7 @@ from fusiond.model.ptx.tree import PtxError
 from fusiond.model.ptx.triton import Constant, TritonConfig, TritonKernel, TritonSource
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend import ptx_kernel, python_slice
-from fusiond_hfuse.frontend.arguments import IDENTIFIER, matching
-from fusiond_hfuse.frontend.given import given_kernel
+from fusiond_hfuse.frontend.arguments import IDENTIFIER, given_kernel, matching
 from fusiond_hfuse.frontend.launch_shapes import axes
 from fusiond_hfuse.frontend.source_kernel import WARP, BlockShapes, KernelArgument, SourceKernel, TranslationUnit
 

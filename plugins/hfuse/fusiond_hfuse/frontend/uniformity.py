@@ -11,7 +11,7 @@ is written where threads may have parted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.clang_tree import DECLARATIONS_FILE
@@ -107,24 +107,19 @@ class _Varying:
     def _written(self, cursor: cindex.Cursor) -> Iterator[tuple[cindex.Cursor, cindex.Cursor | None]]:
         """Variables that a statement writes, and what decides the value (None: anything may)."""
         parts = cursors.children(cursor)
+        handed: Iterable[cindex.Cursor] = ()
         if cursor.kind is CursorKind.VAR_DECL:
             yield cursor, cursor
-            if cursor.type.kind is cindex.TypeKind.LVALUEREFERENCE and parts:
-                yield from ((each, None) for each in [_variable(parts[-1])] if each is not None)  # by another name
+            handed = parts[-1:] if cursor.type.kind is cindex.TypeKind.LVALUEREFERENCE else ()  # by another name
         elif parts and (cursor.kind is CursorKind.COMPOUND_ASSIGNMENT_OPERATOR or _writes(cursor)):
             target = _variable(parts[0])
             if target is not None:
                 yield target, None if cursors.operator(cursor) == "&" else cursor
         elif cursor.kind is CursorKind.ASM_STMT:
-            for each in cursors.below(cursor):
-                if each.kind is CursorKind.DECL_REF_EXPR and each.referenced is not None:
-                    yield each.referenced, None
+            handed = (each for each in cursors.below(cursor) if each.kind is CursorKind.DECL_REF_EXPR)
         elif cursor.kind is CursorKind.CALL_EXPR:  # what is handed over as it stands is handed over by reference
-            if parts and parts[0].kind is CursorKind.MEMBER_REF_EXPR and (target := _variable(parts[0])) is not None:
-                yield target, None  # by a method of its own
-            for each in parts:
-                if each.kind is CursorKind.DECL_REF_EXPR and each.referenced is not None:
-                    yield each.referenced, None
+            handed = (each for each in parts if each.kind in (CursorKind.DECL_REF_EXPR, CursorKind.MEMBER_REF_EXPR))
+        yield from ((target, None) for target in map(_variable, handed) if target is not None)
 
     def _varies(self, expression: cindex.Cursor) -> bool:
         for each in cursors.below(expression):

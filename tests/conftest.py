@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import fcntl
 import os
 from pathlib import Path
 
@@ -114,9 +115,14 @@ def scheduler_library(gxx_here: None, shared_cache: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def fake_libcuda(gxx_here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The fake driver, built once."""
-    return stand_in.built(tmp_path_factory.mktemp("driver"))
+def fake_libcuda(gxx_here: None, shared_cache: Path) -> Path:
+    """The fake driver, built once for the whole run."""
+    folder = shared_cache.with_name("driver")
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        there = folder / "libcuda.so"
+        return there if (folder / "libcuda.so.1").exists() else stand_in.built(folder)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fusiond_stitching.analysis import planner, scan_memory, verify
+from fusiond_stitching.analysis import planner, verify
 from fusiond_stitching.frontend import importer, scans
 from fusiond_stitching.frontend.graph import HloModule
 from fusiond_stitching.frontend.scan_loop import Loop
@@ -237,7 +237,7 @@ def test_a_plan_has_room_for_the_state() -> None:
     found = batch("lstm")
     plan = planner.plan(found.module, RULES["blocks"], LIMITS).plan
     (loop,) = loops(found.module)
-    needed = {scan_memory.layout(loop, rows).size for rows in range(1, 9)}
+    needed = {loop.shared_bytes(rows) for rows in range(1, 9)}
     (kernel,) = [each for each in plan.kernels if any(one.scan for one in each.programs)]
     assert kernel.shared_bytes in needed
     less = kernel.shared_bytes - 16

@@ -382,12 +382,12 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         ways: Mapping[str, Way] | None = None,
     ) -> Program | Rejection:
         if about.request.group and rules.rules == "stitch":
-            planned = parts.planned(module, rules, about.limits, performance_library.PerformanceLibrary(known))
+            planned = parts.planned(module, rules, about.limits, performance_library.known(known))
             only = parts.only(planned)
             if isinstance(only, str):
                 return Rejection(rule="group", nodes=(module.name,), detail=only)
         else:
-            planned = planner.remembered(module, rules, about.limits, performance_library.PerformanceLibrary(known))
+            planned = planner.remembered(module, rules, about.limits, performance_library.known(known))
         if planned.problems:
             return Rejection(rule="shared_memory", nodes=(module.name,), detail="; ".join(planned.problems))
         plan = self._composed(about, module, rules, planned, ways).plan if ways else planned.plan
@@ -434,7 +434,7 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         values = {**config, "shared": rules.shared_limit}
         if ways:
             module = about.module(plain)
-            planned = planner.remembered(module, rules, about.limits, performance_library.PerformanceLibrary(answers))
+            planned = planner.remembered(module, rules, about.limits, performance_library.known(answers))
             if not planned.problems:
                 made = self._composed(about, module, rules, planned, ways)
                 values["schedules"] = report.composed(made, planned, self._times_us(about, answers))
@@ -448,9 +448,9 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         plain, _ = spaces.parted(config)
         module, rules = about.module(plain), self._policy(about.request, plain, about.limits)
         if about.request.group and rules.rules == "stitch":
-            planned = parts.planned(module, rules, about.limits, performance_library.PerformanceLibrary(answers))
+            planned = parts.planned(module, rules, about.limits, performance_library.known(answers))
         else:
-            planned = planner.remembered(module, rules, about.limits, performance_library.PerformanceLibrary(answers))
+            planned = planner.remembered(module, rules, about.limits, performance_library.known(answers))
         return () if planned.problems else (drawing.graph(module, planned.fusion),)
 
     def figures(

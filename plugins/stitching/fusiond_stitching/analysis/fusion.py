@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusiond.model.nouns import frozen
-from fusiond_stitching.analysis.plan import Chunk, ChunkSchedule, base_of
+from fusiond_stitching.analysis.plan import Chunk, ChunkSchedule
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import MOVEMENT, SOURCES, HloInstruction, HloModule, reached
 
@@ -57,7 +57,7 @@ class Fusion:
 def members_of(module: HloModule, policy: FusionPolicy) -> Callable[[HloInstruction], bool]:
     """Whether an instruction is computed by a group (and not a source, a library call, or inlined everywhere)."""
     read_by_library = {
-        base_of(module, operand).name
+        module.base(operand).name
         for each in module.instructions
         if library(module, each, policy) and each.name not in module.launches
         for operand in each.operands

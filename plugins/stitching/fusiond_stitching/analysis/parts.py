@@ -19,7 +19,7 @@ from fusiond.model.errors import RequestError
 from fusiond.model.keys import content_key, text_key
 from fusiond.model.nouns import DeviceLimits, frozen
 from fusiond.model.program import Fill
-from fusiond_stitching.analysis import performance_library, planner
+from fusiond_stitching.analysis import planner
 from fusiond_stitching.analysis.fusion import Elsewhere, FusionGroup
 from fusiond_stitching.analysis.plan import BlockProgram
 from fusiond_stitching.analysis.planner import PlannedModule
@@ -227,10 +227,7 @@ def _marks(module: HloModule, given: Mapping[str, Fill]) -> dict[str, str]:
 
 
 def planned(
-    module: HloModule,
-    policy: FusionPolicy,
-    limits: DeviceLimits | None = None,
-    library: performance_library.PerformanceLibrary | None = None,
+    module: HloModule, policy: FusionPolicy, limits: DeviceLimits | None = None, library: Mapping[str, float] = frozen()
 ) -> PlannedModule:
     """The plan of a group by itself: nothing but its own schedule, storage and exchange is decided."""
     rules = dataclasses.replace(policy, packing=True, barriers=False, lift=False)

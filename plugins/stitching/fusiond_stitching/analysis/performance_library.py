@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from fusiond.model.keys import content_key
 from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup
@@ -45,38 +46,26 @@ class Key:
         return PREFIX + content_key([VERSION, dataclasses.replace(self, example="")])
 
 
-class PerformanceLibrary(Mapping[Key, float]):
-    """Times in microseconds, from what the device has answered (`known`: text -> us)."""
-
-    def __init__(self, known: Mapping[str, object]) -> None:
-        self.times = {
-            key: float(time_us)
-            for key, time_us in known.items()
-            if isinstance(time_us, float | int) and key.startswith(PREFIX)
-        }
-
-    def __getitem__(self, key: Key) -> float:
-        return self.times[key.text]
-
-    def __iter__(self) -> Iterator[Key]:
-        raise TypeError("the performance library is asked, not listed")
-
-    def __len__(self) -> int:
-        return len(self.times)
-
-    def __contains__(self, key: object) -> bool:
-        return bool(self.times) and isinstance(key, Key) and key.text in self.times
+Library: TypeAlias = Mapping[str, float]
+"""A key's text -> microseconds."""
 
 
-def ordered(
-    module: HloModule, policy: FusionPolicy, group: FusionGroup, library: PerformanceLibrary
-) -> Iterator[FusionCandidate]:
+def known(answers: Mapping[str, object]) -> Library:
+    """The times among what the device has answered."""
+    return {
+        key: float(time_us)
+        for key, time_us in answers.items()
+        if isinstance(time_us, float | int) and key.startswith(PREFIX)
+    }
+
+
+def ordered(module: HloModule, policy: FusionPolicy, group: FusionGroup, library: Library) -> Iterator[FusionCandidate]:
     """A group's candidates, the best first (section 4.3). The search for the best is pruned: a candidate whose sum has
     passed the best one's is left at once. The others are put in order only when shared memory refuses the best."""
     if len(group.candidates) == 1:
         yield group.candidates[0]
         return
-    if not library.times:
+    if not library:
         best = _least(module, policy, group)
         yield best
         yield from (each for each in _sorted(module, policy, group) if each is not best)
@@ -84,11 +73,11 @@ def ordered(
     guess = _sorted(module, policy, group)
     times = []
     for each in guess[:TRIED]:
-        wanted = list(keys(module, policy, group.members, each))
-        if any(key not in library for key in wanted):
+        found = [library.get(key.text) for key in keys(module, policy, group.members, each)]
+        if None in found:
             yield from guess
             return
-        times.append(sum(library[key] for key in wanted))
+        times.append(sum(time_us for time_us in found if time_us is not None))
     measured = sorted(range(len(times)), key=lambda at: (times[at], at))
     yield from (guess[at] for at in measured)
     yield from guess[TRIED:]

@@ -65,12 +65,12 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusiond.model.nouns import frozen
-from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import BYTES, HloInstruction
 
 
 class ScheduleKind(enum.StrEnum):
@@ -172,20 +172,28 @@ class ChunkSchedule:
             parts[: self.split_dim] = dims[: self.split_dim]
         elif self.sched_type is ScheduleKind.COLUMN:
             parts[self.split_dim + 1 :] = dims[self.split_dim + 1 :]
-        return boxed(dims, tuple(parts))
+        return BoxChunk(tuple(numbered(dims, parts)))
 
     def __str__(self) -> str:
         return f"{self.sched_type}(split_dim={self.split_dim}, sword={self.sword})"
 
 
-def boxed(dims: tuple[int, ...], parts: tuple[int, ...]) -> BoxChunk:
-    """A BoxChunk whose parts are numbered row-major over all dimensions."""
+def numbered(dims: Sequence[int], parts: Sequence[int], stride: int = 1) -> list[Split]:
+    """Splits into equal parts that are numbered row-major, neighbours along the last dimension `stride` apart."""
     splits = []
-    stride = 1
     for dim, count in zip(reversed(dims), reversed(parts), strict=True):
-        splits.append(Split(dim // count if count else dim, count, stride) if count > 1 else Split(dim))
+        splits.append(Split(dim // count, count, stride) if count > 1 else Split(dim))
         stride *= count
-    return BoxChunk(tuple(reversed(splits)))
+    return splits[::-1]
+
+
+def tiled(dims: Sequence[int], sizes: Sequence[int]) -> list[Split]:
+    """Splits into parts of these sizes that are numbered row-major; the last ones may be shorter."""
+    found, stride = [], 1
+    for dim, size in zip(reversed(dims), reversed(sizes), strict=True):
+        found.append(Split(size, -(-dim // size), stride))
+        stride *= found[-1].parts
+    return found[::-1]
 
 
 class RowPlace(enum.Enum):
@@ -379,6 +387,14 @@ class StitchedKernel:
             yield from phase.programs
 
 
+def alone(program: BlockProgram, name: str, threads: int) -> StitchedKernel:
+    """A block program in a launch of its own."""
+    return StitchedKernel(
+        name=name, phases=(Phase(programs=(program,)),), threads=threads, grid=program.blocks,
+        shared_bytes=program.shared_bytes,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryCall:
     """A dot: one launch that is not counted, into `HloModule.buffer_of(name)`. Its operands are parameters, constants
@@ -402,11 +418,6 @@ class StitchingPlan:
     @property
     def kernels(self) -> tuple[StitchedKernel, ...]:
         return tuple(each for each in self.steps if isinstance(each, StitchedKernel))
-
-
-def base_of(module: HloModule, name: str) -> HloInstruction:
-    """See `HloModule.base`."""
-    return module.base(name)
 
 
 def chunk_bytes(instruction: HloInstruction, chunk: Chunk) -> int:

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.model.nouns import DeviceLimits, frozen
-from fusiond_stitching.analysis import performance_library, row_groups, rows, scan_memory, tiles, traffic
+from fusiond_stitching.analysis import performance_library, row_groups, rows, tiles, traffic
 from fusiond_stitching.analysis.deep_fusion import fuse
 from fusiond_stitching.analysis.fusion import Elsewhere, Fusion, FusionCandidate, FusionGroup, LaunchPlace, read
-from fusiond_stitching.analysis.performance_library import PerformanceLibrary
+from fusiond_stitching.analysis.performance_library import Library
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     BoxChunk,
@@ -29,6 +29,8 @@ from fusiond_stitching.analysis.plan import (
     Step,
     StitchedKernel,
     StitchingPlan,
+    alone,
+    tiled,
 )
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.schedule import flat
@@ -49,6 +51,9 @@ ROWS = 8  #: Rows of a loop's state that a block has at most
 REGISTERS = 128  #: Registers of a thread that the size of a cooperative grid allows for
 
 
+_UNKNOWN: Library = frozen()
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannedModule:
     """A plan, and what led to it."""
@@ -61,13 +66,9 @@ class PlannedModule:
 
 
 def plan(
-    module: HloModule,
-    policy: FusionPolicy,
-    limits: DeviceLimits | None = None,
-    library: PerformanceLibrary | None = None,
+    module: HloModule, policy: FusionPolicy, limits: DeviceLimits | None = None, library: Library = _UNKNOWN
 ) -> PlannedModule:
     """Plan a whole module. `limits` bound the grid of a cooperative launch."""
-    library = library or PerformanceLibrary({})
     found = _planned(module, policy, limits, library, {})
     if policy.lift and not found.problems and len(module.instructions) <= LIFTED_INSTRUCTIONS:
         found = _with_lifts(module, policy, limits, library, found)
@@ -75,11 +76,11 @@ def plan(
 
 
 def remembered(
-    module: HloModule, policy: FusionPolicy, limits: DeviceLimits, library: PerformanceLibrary | None = None
+    module: HloModule, policy: FusionPolicy, limits: DeviceLimits, library: Library = _UNKNOWN
 ) -> PlannedModule:
     """`plan`, kept with the module where nothing was measured: a config is asked for when it is analysed, emitted,
     shown, and emitted again with another way to issue it."""
-    if library is not None and library.times:
+    if library:
         return plan(module, policy, limits, library)
     key = ("planned", policy, limits)
     found = module.kept.get(key)
@@ -91,11 +92,7 @@ def remembered(
 
 
 def _with_lifts(
-    module: HloModule,
-    policy: FusionPolicy,
-    limits: DeviceLimits | None,
-    library: PerformanceLibrary,
-    first: PlannedModule,
+    module: HloModule, policy: FusionPolicy, limits: DeviceLimits | None, library: Library, first: PlannedModule
 ) -> PlannedModule:
     """The plan with groups of outputs moved earlier, one after the other, where that saves traffic and costs no launch.
     Launches are placed as late as they can be; a group that only makes outputs may sit beside one that reads the
@@ -142,7 +139,7 @@ def _planned(
     module: HloModule,
     policy: FusionPolicy,
     limits: DeviceLimits | None,
-    library: PerformanceLibrary,
+    library: Library,
     lifted: Mapping[str, LaunchPlace],
 ) -> PlannedModule:
     apart: frozenset[str] = frozenset()
@@ -251,14 +248,15 @@ def _in_place(module: HloModule, policy: FusionPolicy, scatter: str, name: str) 
     updates = module[module[scatter].operands[2]]
     schedule = flat(updates.elements, UPDATES * policy.threads)
     chunk = schedule.chunk(updates.dims)
-    tile = tiled(updates, module[scatter].attributes["update_window_dims"], UPDATES * policy.threads)
+    tile = columns(updates, module[scatter].attributes["update_window_dims"], UPDATES * policy.threads)
     if policy.update_tiles and tile is not None:
         chunk = tile
-    blocks = chunk.parts
     home = Global(module.buffer_of(scatter))
     stage = Stage(chunk=chunk, dims=updates.dims, results=(StageResult(scatter, (home,)),))
-    program = BlockProgram(name=scatter, blocks=blocks, stages=(stage,), root=scatter, schedule=schedule, updates=True)
-    return StitchedKernel(name=name, phases=(Phase(programs=(program,)),), threads=policy.threads, grid=blocks)
+    program = BlockProgram(
+        name=scatter, blocks=chunk.parts, stages=(stage,), root=scatter, schedule=schedule, updates=True
+    )
+    return alone(program, name, policy.threads)
 
 
 def _scan(
@@ -274,9 +272,9 @@ def _scan(
     if loop.by_block:
         size, threads = max(1, min(share, ROWS)), policy.threads
         most = max(policy.shared_limit, policy.row_shared)
-        while size > 1 and scan_memory.layout(loop, size).size > most:
+        while size > 1 and loop.shared_bytes(size) > most:
             size -= 1
-        shared = scan_memory.layout(loop, size).size
+        shared = loop.shared_bytes(size)
     schedule = flat(count, size)
     chunk = schedule.chunk(loop.axes)
     results = tuple(StageResult(each, (Global(module.buffer_of(each)),)) for each in module.scans[loop.name])
@@ -285,11 +283,10 @@ def _scan(
         name=loop.name, blocks=chunk.parts, stages=(stage,), root=result, schedule=schedule, scan=True,
         shared_bytes=shared,
     )  # fmt: skip
-    return StitchedKernel(name=name, phases=(Phase(programs=(program,)),), threads=threads, grid=chunk.parts,
-                  shared_bytes=shared)  # fmt: skip
+    return alone(program, name, threads)
 
 
-def tiled(updates: HloInstruction, windows: Sequence[int], elements: int) -> BoxChunk | None:
+def columns(updates: HloInstruction, windows: Sequence[int], elements: int) -> BoxChunk | None:
     """Chunks of about so many elements, that are taken column by column: all updates' first `TILE_BYTES` of their
     windows, then the next. Where rows are hit many times and all rows are larger than the second-level cache, those
     of one column fit. None where windows are not longer, or do not lie side by side."""
@@ -301,12 +298,9 @@ def tiled(updates: HloInstruction, windows: Sequence[int], elements: int) -> Box
     for dim in reversed(updates.dims[:-1]):
         sizes.insert(0, max(1, min(dim, room)))
         room //= max(1, sizes[0])
-    splits: list[Split] = []
-    stride = 1
-    for dim, size in zip(reversed(updates.dims[:-1]), reversed(sizes[:-1]), strict=True):
-        splits.insert(0, Split(size, -(-dim // size), stride))
-        stride *= -(-dim // size)
-    return BoxChunk((*splits, Split(width, -(-updates.dims[last] // width), stride)))
+    rows = tiled(updates.dims[:-1], sizes[:-1])
+    stride = math.prod(each.parts for each in rows)
+    return BoxChunk((*rows, Split(width, -(-updates.dims[last] // width), stride)))
 
 
 def _launches(policy: FusionPolicy, level: Sequence[tuple[LaunchPlace, BlockProgram]]) -> Iterator[tuple[Phase, ...]]:

@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fusiond_stitching.analysis.plan import BoxChunk, Chunk, ChunkSchedule, FlatChunk, ScheduleKind, Split, whole
+from fusiond_stitching.analysis.plan import (
+    BoxChunk,
+    Chunk,
+    ChunkSchedule,
+    FlatChunk,
+    ScheduleKind,
+    Split,
+    numbered,
+    whole,
+)
 from fusiond_stitching.frontend import windows
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, matched
 
@@ -177,11 +186,7 @@ def _cut(dims: Sequence[int], parts: int, stride: int) -> list[Split] | None:
             return None
     if left != 1:
         return None
-    found = []
-    for dim, count in zip(reversed(dims), reversed(counts), strict=True):
-        found.append(Split(dim // count, count, stride) if count > 1 else Split(dim))
-        stride *= count
-    return found[::-1]
+    return numbered(dims, counts, stride)
 
 
 _RULES: Mapping[str, Callable[[HloInstruction, int, HloInstruction, Sequence[Split]], BoxChunk]] = {

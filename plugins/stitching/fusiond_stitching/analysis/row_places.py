@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fusiond_stitching.analysis import online_reductions
-from fusiond_stitching.analysis.indexing import Index, delinear, linear
-from fusiond_stitching.analysis.operand_indices import operand_index, read_at
+from fusiond_stitching.analysis.indexing import Index, delinear, linear, operand_index, read_at
 from fusiond_stitching.analysis.plan import RowPlace
 from fusiond_stitching.analysis.row_shapes import RowShape, cut
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule

@@ -17,18 +17,17 @@ from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
 
 from fusiond_stitching.analysis.fusion import FusionGroup, reach
-from fusiond_stitching.analysis.indexing import Index, Symbol, delinear, linear, symbol
-from fusiond_stitching.analysis.operand_indices import operand_index
+from fusiond_stitching.analysis.indexing import Index, Symbol, delinear, linear, operand_index, symbol
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     BoxChunk,
     ChunkSchedule,
     Global,
     ScheduleKind,
-    Split,
     Stage,
     StageResult,
     TransposeTile,
+    tiled,
 )
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import BYTES, SOURCES, HloInstruction, HloModule
@@ -73,20 +72,17 @@ def block_program(
 def _program(
     module: HloModule, group: FusionGroup, results: Sequence[HloInstruction], tile: TransposeTile, name: str
 ) -> BlockProgram:
-    splits: list[Split] = []
-    stride = 1
-    for at, dim in reversed(list(enumerate(tile.dims))):
-        size = min(SIDE, dim) if at in (tile.dim, len(tile.dims) - 1) else 1
-        splits.insert(0, Split(size, -(-dim // size), stride))
-        stride *= -(-dim // size)
+    along = (tile.dim, len(tile.dims) - 1)
+    splits = tiled(tile.dims, [min(SIDE, dim) if at in along else 1 for at, dim in enumerate(tile.dims)])
+    chunk = BoxChunk(tuple(splits))
     stage = Stage(
-        chunk=BoxChunk(tuple(splits)),
+        chunk=chunk,
         dims=results[0].dims,
         results=tuple(StageResult(each.name, (Global(module.buffer_of(each.name)),)) for each in results),
     )
     return BlockProgram(
         name=name,
-        blocks=stride,
+        blocks=chunk.parts,
         stages=(stage,),
         root=group.root,
         schedule=ChunkSchedule(0, SIDE * SIDE, ScheduleKind.FLAT),

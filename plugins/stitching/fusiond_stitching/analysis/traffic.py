@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Iterator
 
 from fusiond_stitching.analysis import fusion
-from fusiond_stitching.analysis.plan import BlockProgram, LibraryCall, Rows, StitchedKernel, StitchingPlan, base_of
+from fusiond_stitching.analysis.plan import BlockProgram, LibraryCall, Rows, StitchedKernel, StitchingPlan
 from fusiond_stitching.frontend.graph import BYTES, MOVEMENT, SOURCES, HloInstruction, HloModule, reached
 
 CACHE_BYTES = 40 << 20
@@ -143,7 +143,7 @@ def ideal_bytes(module: HloModule) -> int:
 def _read_by_work(module: HloModule, calls: Container[str]) -> set[str]:
     """Inputs, and results of library calls, that other instructions read."""
     read = {
-        base_of(module, operand).name
+        module.base(operand).name
         for each in module.instructions
         if each.name not in calls and (each.opcode != "reshape" or each.name in module.is_output)
         for operand in each.operands
@@ -155,7 +155,7 @@ def _needed(module: HloModule, calls: Collection[str]) -> set[str]:
     """Results that are outputs or that library calls read."""
     needed = {name for name in module.outputs if name not in calls and module[name].opcode != "parameter"}
     for name in calls:
-        sources = (base_of(module, operand) for operand in module[name].operands)
+        sources = (module.base(operand) for operand in module[name].operands)
         needed |= {each.name for each in sources if each.name not in calls and each.opcode not in SOURCES}
     return needed
 

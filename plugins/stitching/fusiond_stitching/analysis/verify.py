@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusiond_stitching.analysis import chunk_coverage, scan_memory, shared_use, verify_rows
+from fusiond_stitching.analysis import chunk_coverage, shared_use, verify_rows
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     Global,
@@ -167,10 +167,7 @@ class _Checking:
         if program.blocks < 1:
             say("it has no blocks")
             return
-        known = [
-            stage for stage in program.stages if all(each.instruction in self.module.by_name for each in stage.results)
-        ]
-        if len(known) != len(program.stages):
+        if any(each.instruction not in self.module.by_name for each in program.results):
             return
         if program.rows is not None:
             self._in_rows(say, here, program, kernel.threads)
@@ -191,9 +188,8 @@ class _Checking:
             self._stage(say, program, stage, kernel.threads)
         reads = [self._reads(say, here, program, number) for number in range(len(program.stages))]
         self._found_again(say, program, reads)
-        for problem in shared_use.overlaps(self.module, program, reads):
-            say(problem)
-        for problem in shared_use.races(program, reads, kernel.threads):
+        overlaps = shared_use.overlaps(self.module, program, reads)
+        for problem in (*overlaps, *shared_use.races(program, reads, kernel.threads)):
             say(problem)
 
     def _found_again(self, say: _Saying, program: BlockProgram, reads: Sequence[StageReads]) -> None:
@@ -221,19 +217,14 @@ class _Checking:
         if len(results) != 1 or name not in self.module.in_place:
             say(f"{name} is not a scatter in place")
             return
-        (stage,), (result,) = program.stages, results
+        (stage,) = program.stages
         updates = self.module[self.module[name].operands[2]]
         if stage.dims != updates.dims:
             say(f"{name}: its stage is not over the updates")
             return
-        problem = chunk_coverage.shape(stage.chunk, stage.dims)
-        problem = problem or chunk_coverage.coverage(stage.chunk, stage.dims, program.blocks)
-        if not problem and not chunk_coverage.unique(stage.chunk, program.blocks):
-            problem = "two blocks apply the same updates"
-        if problem:
+        if problem := _shared_out(stage, stage.dims, program.blocks, "two blocks apply the same updates"):
             say(f"{name}: {problem}")
-        if result.homes != (Global(self.module.buffer_of(name)),):
-            say(f"{name} has another home than {self.module.buffer_of(name)}")
+        self._homes(say, stage)
         if self.module.in_place[name] not in self.places:
             say(f"{self.module.in_place[name]}, which {name} changes in place, is never computed")
         for user in self.module.users[self.module.in_place[name]]:
@@ -253,17 +244,11 @@ class _Checking:
         if stage.dims != loop.axes:
             say("its stage is not over the loop's axes")
             return
-        if loop.by_block and (needed := scan_memory.layout(loop, stage.chunk.size).size) > program.shared_bytes:
+        if loop.by_block and (needed := loop.shared_bytes(stage.chunk.size)) > program.shared_bytes:
             say(f"{loop.name} needs {needed} bytes of shared memory and has {program.shared_bytes}")
-        problem = chunk_coverage.shape(stage.chunk, stage.dims)
-        problem = problem or chunk_coverage.coverage(stage.chunk, stage.dims, program.blocks)
-        if not problem and not chunk_coverage.unique(stage.chunk, program.blocks):
-            problem = "two blocks compute the same part"
-        if problem:
+        if problem := _shared_out(stage, stage.dims, program.blocks, "two blocks compute the same part"):
             say(problem)
-        for each in stage.results:
-            if each.homes != (Global(self.module.buffer_of(each.instruction)),):
-                say(f"{each.instruction} has another home than {self.module.buffer_of(each.instruction)}")
+        self._homes(say, stage)
         self._reads(say, here, program, 0)
 
     def _tile(self, say: _Saying, here: _Place, program: BlockProgram, tile: TransposeTile, threads: int) -> None:
@@ -279,13 +264,8 @@ class _Checking:
                 say(f"{each.instruction} has other dims than its tiles")
             if instruction.opcode == "reduce" or self.module.library(instruction):
                 say(f"{each.instruction} is not computed by tiles")
-            if each.homes != (Global(self.module.buffer_of(each.instruction)),):
-                say(f"{each.instruction} has another home than {self.module.buffer_of(each.instruction)}")
-        problem = chunk_coverage.shape(stage.chunk, tile.dims)
-        problem = problem or chunk_coverage.coverage(stage.chunk, tile.dims, program.blocks)
-        if not problem and not chunk_coverage.unique(stage.chunk, program.blocks):
-            problem = "two blocks write the same elements"
-        if problem:
+        self._homes(say, stage)
+        if problem := _shared_out(stage, tile.dims, program.blocks, "two blocks write the same elements"):
             say(problem)
         sides = {tile.dim: 32, len(tile.dims) - 1: 32}
         if len(sides) != 2 or any(size > sides.get(at, 1) for at, size in enumerate(stage.chunk.local)):
@@ -296,6 +276,13 @@ class _Checking:
         if program.shared_bytes < needed:
             say(f"tiles need {needed} bytes of shared memory and have {program.shared_bytes}")
         self._reads(say, here, program, 0)
+
+    def _homes(self, say: _Saying, stage: Stage) -> None:
+        """What a launch of its own computes lies in its buffer, and nowhere else."""
+        for each in stage.results:
+            buffer = self.module.buffer_of(each.instruction)
+            if each.homes != (Global(buffer),):
+                say(f"{each.instruction} has another home than {buffer}")
 
     def _stage(self, say: _Saying, program: BlockProgram, stage: Stage, threads: int) -> None:
         reduces = 0
@@ -411,6 +398,12 @@ class _Saying:
 
     def __call__(self, problem: str) -> None:
         self.found.append(f"{self.where}: {problem}")
+
+
+def _shared_out(stage: Stage, dims: tuple[int, ...], blocks: int, twice: str) -> str:
+    """Why it is not that each element of a stage is computed by one block; empty when it is."""
+    problem = chunk_coverage.shape(stage.chunk, dims) or chunk_coverage.coverage(stage.chunk, dims, blocks)
+    return problem or ("" if chunk_coverage.unique(stage.chunk, blocks) else twice)
 
 
 def _lanes(reduction: Reduction, threads: int) -> str:

@@ -10,21 +10,19 @@ rows, so that what it reads of the matrix serves all of these rows; neighbouring
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from fusiond.model.codegen.code import Code, cpp, joined
-from fusiond_stitching.analysis import scan_memory
+from fusiond.model.codegen.code import Code, cpp
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
 from fusiond_stitching.analysis.plan import Stage
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.elemental import Indices, added, combine, contracted, exact, loop, merged, type_of
-from fusiond_stitching.codegen.reduction import BARRIER, WARP, shared_pointer, shuffled
+from fusiond_stitching.codegen.reduction import BARRIER, WARP, shuffles
 from fusiond_stitching.codegen.scans import Scans, Trips
 from fusiond_stitching.codegen.scope import Scope
-from fusiond_stitching.frontend.graph import HloInstruction
+from fusiond_stitching.frontend.graph import HloInstruction, reached
 
 ACCUMULATORS = 32  #: Sums of a product that a thread has at once
 LONG = 64  #: Numbers of a reduction from which on it is a warp's, where there are few of them
@@ -58,30 +56,18 @@ class _Block(Trips):
     """What a block does for its rows."""
 
     def __init__(self, writer: BlockScans, stage: Stage, scope: Scope) -> None:
-        super().__init__(writer, {each.instruction: writer.module[each.instruction] for each in stage.results})
+        super().__init__(writer, {each.instruction: writer.module[each.instruction] for each in stage.results}, scope)
         self.blocks = writer
-        self.scope = scope
         self.rows = stage.chunk.size
         self.count = math.prod(self.loop.axes)
-        self.layout = scan_memory.layout(self.loop, self.rows)
         self.shared: dict[str, Code] = {}  #: The state before the trip, and what has been kept of it -> pointer
         self.places: list[tuple[Indices, Index]] = []
         """Of the rows that are computed at the moment: the axes' index, and which of the block's rows it is."""
 
     # --- where values are ---
 
-    def known(self, scope: Scope, name: str, indices: Indices) -> Code | None:
-        """A value of the body that is not computed where it is read."""
-        found = self.whole(scope, name)
-        if found is not None:
-            return found
-        if name in self.shared:
-            return self._loaded(scope, name, indices)
-        if name not in self.outside:
-            return None
-        symbols = frozenset[str]().union(*(each.symbols for each in indices))
-        home = self.scope if all(self.scope.knows(each) for each in symbols) else scope
-        return self.writer.operand(home, self.outside[name], indices)
+    def held(self, scope: Scope, name: str, indices: Indices) -> Code | None:
+        return self._loaded(scope, name, indices) if name in self.shared else None
 
     def _loaded(self, scope: Scope, name: str, indices: Indices) -> Code:
         kind = type_of(self.loop.body[name])
@@ -120,10 +106,10 @@ class _Block(Trips):
 
     def write(self) -> None:
         body, loop = self.loop.body, self.loop
-        homes = {}
-        for name, offset in self.layout.offsets.items():
-            homes[name] = self.scope.function.fresh("state" if name in loop.carries else "kept")
-            self.scope.line(shared_pointer(type_of(body[name]), homes[name], offset))
+        homes = {
+            name: self.scope.shared(type_of(body[name]), "state" if name in loop.carries else "kept", offset)
+            for name, offset in self.loop.offsets(self.rows)[0].items()
+        }
         for name in loop.carries:
             with self._each(self.scope, loop.inside(name)) as (scope, row, axes, within):
                 value = self.writer.operand(scope, self.outside[name], self._indices(name, axes, within))
@@ -145,7 +131,7 @@ class _Block(Trips):
             with self._each(self.scope, loop.inside(name)) as (scope, row, axes, within):
                 indices = self._indices(name, axes, within)
                 with self._written(scope, name, row, axes) as inner:
-                    self.writer.store(inner, self.results[name], indices, self._loaded(inner, name, indices))
+                    self.writer.put(inner, self.results[name], indices, self._loaded(inner, name, indices))
 
     def _halves(self, scope: Scope, name: str, home: Code, trip: Code) -> Code:
         """The state that a trip reads becomes known; where it puts the next one."""
@@ -202,17 +188,11 @@ class _Block(Trips):
 
     def _read(self, name: str) -> set[str]:
         """What is kept by now that a value is computed of."""
-        found: set[str] = set()
-        seen: set[str] = set()
-        stack = list(self.loop.body[name].operands)
-        while stack:
-            each = stack.pop()
-            if each in self.loop.kept and each in self.shared:
-                found.add(each)
-            elif each not in self.loop.carries and each not in seen:
-                seen.add(each)
-                stack += self.loop.body[each].operands
-        return found
+        kept = {each for each in self.loop.kept if each in self.shared}
+        ends = kept | self.loop.carries.keys()
+        body = self.loop.body
+        found = reached(body[name].operands, lambda each: () if each in ends else body[each].operands)
+        return kept & found
 
     @contextmanager
     def _each(self, scope: Scope, inside: int) -> Iterator[tuple[Scope, Index, Indices, Index]]:
@@ -242,7 +222,7 @@ class _Block(Trips):
             conditions.append(cpp("{} < {}", scope.index(position), self.count))
         own = set(self.loop.axis_of[name])
         conditions += [cpp("{} == 0", scope.index(each)) for axis, each in enumerate(axes) if axis not in own]
-        with scope.block(cpp("if ({})", joined(" && ", conditions)) if conditions else Code("")) as inner:
+        with scope.when(conditions) as inner:
             yield inner
 
     def _stacked(self, scope: Scope, name: str, row: Index, axes: Indices, within: Index) -> None:
@@ -251,7 +231,7 @@ class _Block(Trips):
         indices = self._indices(update, axes, within)
         value = self.body.value(scope, update, indices)
         with self._written(scope, update, row, axes) as inner:
-            self.writer.store(inner, self.results[name], self.laid(inner, name, indices), value)
+            self.writer.put(inner, self.results[name], self.laid(inner, name, indices), value)
 
     # --- long reductions ---
 
@@ -260,8 +240,7 @@ class _Block(Trips):
         each = self.loop.body[name]
         if each.opcode != "reduce":
             return False
-        count = math.prod(self.loop.body[each.operands[0]].dims[at] for at in each.attributes["dimensions"])
-        return count >= LONG and self.rows * self.loop.inside(name) < self.blocks.threads
+        return self.loop.body.inputs(each) >= LONG and self.rows * self.loop.inside(name) < self.blocks.threads
 
     def _fold(self, scope: Scope, name: str, home: Code) -> None:
         """A warp for each result: its lanes begin with an element each, and the initial value joins at the end."""
@@ -292,10 +271,7 @@ class _Block(Trips):
                     combine(self.body, body, computation, totals, element(body, step), kinds)
                 distance = WARP // 2
                 while distance:
-                    others = [
-                        inner.declare(kind, "other", shuffled(kind, total, Code(str(distance)), WARP, "xor"))
-                        for kind, total in zip(kinds, totals, strict=True)
-                    ]
+                    others = shuffles(inner, kinds, totals, Code(str(distance)), WARP, "xor")
                     combine(self.body, inner, computation, totals, others, kinds)
                     distance //= 2
                 begin = [self.body.value(inner, one.name, ()) for one in inits]
@@ -350,9 +326,7 @@ class _Block(Trips):
         reduced = tuple(operands[0].dims[at] for at in dot.attributes["lhs_contracting"])
         axes = [self._axes(scope, row) for row, _ in rows]
         self.places = [(own, row) for own, (row, _) in zip(axes, rows, strict=True)]
-        totals = [[scope.function.fresh("sum") for _ in columns] for _ in rows]
-        for each in itertools.chain.from_iterable(totals):
-            scope.line(cpp("{} {} = {};", kind.value, each, semantics.literal(kind, 0)))
+        totals = [[scope.mutable(kind, "sum", semantics.literal(kind, 0)) for _ in columns] for _ in rows]
         step = scope.function.fresh("k")
         size = math.prod(reduced)
         ahead = max(4, READ_AHEAD // len(columns))
@@ -371,6 +345,6 @@ class _Block(Trips):
         for (row, there), total in zip(rows, totals, strict=True):
             for (column, here), each in zip(columns, total, strict=True):
                 conditions = [one for one in (there, here) if one is not None]
-                with scope.block(cpp("if ({})", joined(" && ", conditions)) if conditions else Code("")) as inner:
+                with scope.when(conditions) as inner:
                     value = semantics.rounded(inner.function.functions, kind, each)
                     self._kept(inner, dot.name, home, row, column, value)

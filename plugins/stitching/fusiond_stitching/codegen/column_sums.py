@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import nullcontext
 
 from fusiond.model.codegen.code import Code, cpp
 from fusiond_stitching.analysis.indexing import delinear
 from fusiond_stitching.analysis.plan import RowPlace, Stage
 from fusiond_stitching.analysis.row_workspaces import Workspace
 from fusiond_stitching.codegen import semantics
-from fusiond_stitching.codegen.elemental import combine, type_of
+from fusiond_stitching.codegen.elemental import type_of
 from fusiond_stitching.codegen.loop_nests import kept
-from fusiond_stitching.codegen.reduction import BARRIER, groups, shared_pointer
+from fusiond_stitching.codegen.reduction import BARRIER, groups
 from fusiond_stitching.codegen.row_cursor import ALWAYS
 from fusiond_stitching.codegen.row_memory import RowMemory
 from fusiond_stitching.codegen.row_reductions import RowReductions, RowTotal
@@ -43,17 +44,12 @@ class ColumnSums:
 
     def accumulate(self, scope: Scope, total: RowTotal, values: list[Code]) -> None:
         group = total.group
-        if not self.at.inside:
-            combine(self.elemental, scope, group.computation, self._sums_at(scope, total), values, group.kinds)
-            return
-        with scope.block(cpp("if ({})", self.at.inside)) as inner:
-            combine(self.elemental, inner, group.computation, self._sums_at(inner, total), values, group.kinds)
+        with scope.when([self.at.inside]) if self.at.inside else nullcontext(scope) as inner:
+            group.combine(self.elemental, inner, self._sums_at(inner, total), values)
 
     def _meet(self, scope: Scope, own: Code, total: RowTotal, space: Workspace) -> None:
         kinds = total.group.kinds
-        pointers = [scope.function.fresh("parts_of") for _ in kinds]
-        for kind, pointer, offset in zip(kinds, pointers, space.offsets, strict=True):
-            scope.line(shared_pointer(kind, pointer, offset))
+        pointers = [scope.shared(kind, "parts_of", at) for kind, at in zip(kinds, space.offsets, strict=True)]
         half = scope.function.fresh("half")
         header = cpp("for (int {} = {}; {} > 0; {} /= 2)", half, self.at.at_once // 2, half, half)
         columns = self.at.rows.columns_per_block
@@ -76,7 +72,7 @@ class ColumnSums:
                     semantics.loaded(kind, cpp("{}[{} * {} + {}]", pointer, own, columns, at))
                     for kind, pointer in zip(kinds, pointers, strict=True)
                 ]
-                combine(self.elemental, element, total.group.computation, self._sums_at(element, total), others, kinds)
+                total.group.combine(self.elemental, element, self._sums_at(element, total), others)
             round_.line(BARRIER)
 
     def store(self, scope: Scope) -> None:

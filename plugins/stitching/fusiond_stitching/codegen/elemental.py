@@ -13,9 +13,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
-from fusiond.model.codegen.code import Code, cpp, joined
-from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
-from fusiond_stitching.analysis.operand_indices import operand_index
+from fusiond.model.codegen.code import Code, cpp
+from fusiond_stitching.analysis.indexing import Index, delinear, linear, number, operand_index
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.codegen.semantics import TYPES, NoCode, Type, literal
@@ -44,6 +43,10 @@ class Elemental:
         self.module = module
         self._reader = reader
         self._steps = steps
+
+    def start(self, start: str, most: int) -> Index | None:
+        """A start index of a slice, where it is known to be in 0 .. most."""
+        return None
 
     def value(self, scope: Scope, name: str, indices: Indices) -> Code:
         """The value of an element; statements go to `scope` or to blocks round it. No recursion: chains are long."""
@@ -199,14 +202,10 @@ def _concatenate(self: Elemental, scope: Scope, instruction: HloInstruction, ind
         header = Code("else") if last else cpp("if ({} < {})", written, begin + size)
         header = header if place == 0 else cpp("}} {}", header) if last else cpp("}} else {}", header)
         with scope.block(header, end="}" if last else None) as inner:
-            moved = inner.variable("row", _minus(written, begin), size)
+            moved = inner.variable("row", cpp("{} - {}", written, begin) if begin else written, size)
             value = yield inner, operand.name, _with(indices, dimension, moved)
             inner.line(cpp("{} = {};", name, value))
     return name
-
-
-def _pad(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
-    return (yield from _padded(self, scope, instruction, indices))
 
 
 def _window(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
@@ -250,11 +249,9 @@ def _padded(self: Elemental, scope: Scope, instruction: HloInstruction, indices:
         moved.append(_shifted(shifted, written, size, interior))
     if not conditions:
         return (yield scope, operand.name, tuple(each(scope) for each in moved))
-    kind = type_of(instruction)
     outside = yield scope, padding.name, ()
-    name = scope.function.fresh(instruction.opcode)
-    scope.line(cpp("{} {} = {};", kind.value, name, outside))
-    with scope.block(cpp("if ({})", joined(" && ", conditions))) as inner:
+    name = scope.mutable(type_of(instruction), instruction.opcode, outside)
+    with scope.when(conditions) as inner:
         value = yield inner, operand.name, tuple(each(inner) for each in moved)
         inner.line(cpp("{} = {};", name, value))
     return name
@@ -272,10 +269,6 @@ def _with(indices: Indices, place: int, index: Index) -> Indices:
     return (*indices[:place], index, *indices[place + 1 :])
 
 
-def _minus(text: Code, amount: int) -> Code:
-    return cpp("{} - {}", text, amount) if amount else text
-
-
 # --- reductions in one thread ---------------------------------------------------------------------------
 
 
@@ -288,8 +281,7 @@ def _reduce(self: Elemental, scope: Scope, instruction: HloInstruction, indices:
     totals = []
     for kind, init in zip(kinds, operands[count:], strict=True):
         start = yield scope, init.name, ()
-        totals.append(scope.function.fresh("total"))
-        scope.line(cpp("{} {} = {};", kind.value, totals[-1], start))
+        totals.append(scope.mutable(kind, "total", start))
     reduced = tuple(operands[0].dims[at] for at in dimensions)
     result: int = instruction.attributes["result"]
     if math.prod(reduced) == 0:
@@ -310,8 +302,7 @@ def _dot(self: Elemental, scope: Scope, instruction: HloInstruction, indices: In
     reduced = tuple(lhs.dims[at] for at in instruction.attributes["lhs_contracting"])
     if math.prod(reduced) == 0:
         return literal(kind, 0)
-    total = scope.function.fresh("sum")
-    scope.line(cpp("{} {} = {};", kind.value, total, literal(kind, 0)))
+    total = scope.mutable(kind, "sum", literal(kind, 0))
     with loop(scope, math.prod(reduced), "k") as (inner, step):
         values = []
         places = contracted(instruction, (lhs, rhs), indices, delinear(step, reduced))
@@ -402,7 +393,7 @@ STEPS: Mapping[str, Write] = {
     "iota": _iota,
     **dict.fromkeys(("reshape", "broadcast", "transpose", "slice", "reverse"), _moved),
     "concatenate": _concatenate,
-    "pad": _pad,
+    "pad": _padded,
     "window": _window,
     "reduce": _reduce,
     "dot": _dot,

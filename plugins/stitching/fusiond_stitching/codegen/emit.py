@@ -17,15 +17,14 @@ from fusiond_stitching.analysis import structural_hash
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     ChunkSchedule,
-    FlatChunk,
     Global,
     LibraryCall,
-    Phase,
     ScheduleKind,
     Stage,
     StageResult,
     StitchedKernel,
     StitchingPlan,
+    alone,
 )
 from fusiond_stitching.codegen import seams, tolerances
 from fusiond_stitching.codegen.kernel import KernelText, kernel_text
@@ -78,7 +77,7 @@ class _Issue:
 
 
 def _program(module: HloModule, plan: StitchingPlan, fills: Mapping[str, Fill], name: str) -> Program:
-    unit = _unit(module)
+    unit = SourceUnit(max((each.elements for each in module.instructions), default=0))
     available = set(module.parameters)
     texts: dict[str, tuple[str, KernelText]] = {}  # what it does, whatever the buffers are called -> (entry, text)
     written: dict[object, tuple[structural_hash.Outline, str, tuple[str, ...]]] = {}  # key -> (.., entry, arguments)
@@ -117,24 +116,13 @@ def _program(module: HloModule, plan: StitchingPlan, fills: Mapping[str, Fill], 
 
 def library_kernel(module: HloModule, call: LibraryCall) -> StitchedKernel:
     """The plain kernel that stands in for a library's: a thread per element of the result."""
-    instruction = module[call.instruction]
-    blocks = max(1, -(-instruction.elements // _LIBRARY_THREADS))
-    result = StageResult(instruction.name, (Global(module.buffer_of(instruction.name)),))
-    stage = Stage(chunk=FlatChunk(_LIBRARY_THREADS, blocks), dims=instruction.dims, results=(result,))
-    program = BlockProgram(
-        name=instruction.name,
-        blocks=blocks,
-        stages=(stage,),
-        root=instruction.name,
-        schedule=ChunkSchedule(0, _LIBRARY_THREADS, ScheduleKind.FLAT),
+    name, dims = call.instruction, module[call.instruction].dims
+    schedule = ChunkSchedule(0, _LIBRARY_THREADS, ScheduleKind.FLAT)
+    stage = Stage(
+        chunk=schedule.chunk(dims), dims=dims, results=(StageResult(name, (Global(module.buffer_of(name)),)),)
     )
-    return StitchedKernel(
-        name=f"{LIBRARY}{instruction.name}", phases=(Phase(programs=(program,)),), threads=_LIBRARY_THREADS, grid=blocks
-    )
-
-
-def _unit(module: HloModule) -> SourceUnit:
-    return SourceUnit(max((each.elements for each in module.instructions), default=0))
+    program = BlockProgram(name=name, blocks=schedule.blocks(dims), stages=(stage,), root=name, schedule=schedule)
+    return alone(program, f"{LIBRARY}{name}", _LIBRARY_THREADS)
 
 
 def _source(unit: SourceUnit, texts: list[str], needed: frozenset[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fusiond.model.codegen.code import Code, cpp, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, number
@@ -23,15 +23,20 @@ def start_index(scope: Scope, kind: Type, value: Code, most: int) -> Index:
     return scope.variable("start", cpp("{}{} > {} ? {} : ({}){}", low, value, limit, most, whole, value), most + 1)
 
 
+def component_place(starts: HloInstruction, vector: int, batch: Sequence[Index], component: int) -> Indices:
+    """Where a component of an index lies in the indices of a gather or scatter."""
+    return (*batch[:vector], number(component), *batch[vector:]) if vector < len(starts.dims) else tuple(batch)
+
+
 def _dynamic_slice(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
     operand, *starts = self.module.operands(instruction)
     place = []
     for index, dim, size, start in zip(indices, operand.dims, instruction.dims, starts, strict=True):
-        if dim == size:
-            place.append(index)
-            continue
-        value = yield scope, start.name, ()
-        place.append(start_index(scope, type_of(start), value, dim - size) + index)
+        first = number(0) if dim == size else self.start(start.name, dim - size)
+        if first is None:
+            value = yield scope, start.name, ()
+            first = start_index(scope, type_of(start), value, dim - size)
+        place.append(first + index)
     return (yield scope, operand.name, tuple(place))
 
 
@@ -54,7 +59,7 @@ def _dynamic_update_slice(self: Elemental, scope: Scope, instruction: HloInstruc
         return (yield scope, update.name, tuple(shifted))
     name = scope.function.fresh("updated")
     scope.line(cpp("{} {};", type_of(instruction).value, name))
-    with scope.block(cpp("if ({})", joined(" && ", conditions)), end=None) as inner:
+    with scope.when(conditions, end=None) as inner:
         place = tuple(
             inner.variable("row", inner.index(each), size) if dim != size else each
             for each, size, dim in zip(shifted, update.dims, operand.dims, strict=True)
@@ -82,8 +87,8 @@ def _gather(self: Elemental, scope: Scope, instruction: HloInstruction, indices:
             column = batching[at]
             index = batch[column - (column > vector)]
         elif at in numbers["start_index_map"] and dim != size:
-            component = number(numbers["start_index_map"].index(at))
-            where = (*batch[:vector], component, *batch[vector:]) if vector < len(starts.dims) else tuple(batch)
+            component = numbers["start_index_map"].index(at)
+            where = component_place(starts, vector, batch, component)
             home = scope.home(frozenset().union(*(each.symbols for each in where)))  # a row's for all of its columns
             value = yield home, starts.name, where
             index = index + start_index(home, type_of(starts), value, dim - size)
@@ -102,8 +107,7 @@ def _scatter(self: Elemental, scope: Scope, instruction: HloInstruction, indices
     window_dims, inserted = numbers["update_window_dims"], numbers["inserted_window_dims"]
     batching = dict(zip(numbers["input_batching_dims"], numbers["scatter_indices_batching_dims"], strict=True))
     original = yield scope, operand.name, indices
-    name = scope.function.fresh("scattered")
-    scope.line(cpp("{} {} = {};", kind.value, name, original))
+    name = scope.mutable(kind, "scattered", original)
     batch_dims = tuple(size for at, size in enumerate(updates.dims) if at not in window_dims)
     if updates.elements == 0:
         return name
@@ -122,9 +126,8 @@ def _scatter(self: Elemental, scope: Scope, instruction: HloInstruction, indices
                 conditions += [cpp("{} < {}", inner.index(index), size)] if index.high >= size else []
                 place += [] if at in inserted else [inner.index(index) if index.high >= size else index]
                 continue
-            component = number(numbers["scatter_dims_to_operand_dims"].index(at))
-            where = (*batch[:vector], component, *batch[vector:]) if vector < len(starts.dims) else tuple(batch)
-            value = yield inner, starts.name, where
+            component = numbers["scatter_dims_to_operand_dims"].index(at)
+            value = yield inner, starts.name, component_place(starts, vector, batch, component)
             start = signed_start(inner, type_of(starts), value)
             away = cpp("{} - {}", inner.index(index), start)
             offset = inner.constant(index_type_of(type_of(starts)), "offset", away)

@@ -16,7 +16,7 @@ from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
 from fusiond_stitching.analysis.plan import BlockProgram, BoxChunk, Chunk, FlatChunk, Global, Shared, Stage, StageResult
 from fusiond_stitching.codegen import elemental, indexed
 from fusiond_stitching.codegen.elemental import Elemental, Indices, type_of
-from fusiond_stitching.codegen.reduction import BARRIER, WARP, ReduceLanes, shared_pointer
+from fusiond_stitching.codegen.reduction import BARRIER, WARP, ReduceLanes
 from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.codegen.semantics import NoCode
 from fusiond_stitching.frontend.graph import HloModule
@@ -63,10 +63,21 @@ class LoopNests:
             pointer, chunk = self._shared[name]
             return cpp("{}[{}]", pointer, scope.index(self._local(name, chunk, indices)))
         if name in self._available:
-            buffer = self._module.buffer_of(name)
-            self._pointers.setdefault(buffer, False)
-            return cpp("{}[{}]", hole(buffer), scope.index(linear(indices, self._module[name].dims)))
+            return cpp("{}[{}]", self._read(name), scope.index(linear(indices, self._module[name].dims)))
         return None
+
+    def _read(self, name: str) -> Code:
+        """The buffer of a value, which is read."""
+        buffer = self._module.buffer_of(name)
+        self._pointers.setdefault(buffer, False)
+        return hole(buffer)
+
+    def store(self, scope: Scope, name: str, place: Index, value: Code, guard: Code = NO_HEAD) -> None:
+        """Puts an element of a value into its buffer."""
+        buffer = self._module.buffer_of(name)
+        self._pointers[buffer] = True
+        written = scope.stored(type_of(self._module[name]), value)
+        scope.line(cpp("{}{}[{}] = {};", guard, hole(buffer), scope.index(place), written))
 
     def _local(self, name: str, chunk: Chunk, indices: Indices) -> Index:
         """The place of an element inside the chunk that this block has."""
@@ -198,9 +209,7 @@ class LoopNests:
             if home is not None:
                 instruction = self._module[result.instruction]
                 kind = type_of(instruction)
-                name = scope.function.fresh(f"shared_{instruction.opcode}")
-                scope.line(shared_pointer(kind, name, home.offset))
-                found[result.instruction] = name
+                found[result.instruction] = scope.shared(kind, f"shared_{instruction.opcode}", home.offset)
         return found
 
     def _keep(self, stage: Stage, pointers: dict[str, Code]) -> None:

@@ -6,16 +6,10 @@ import dataclasses
 
 from fusiond.model.nouns import Rejection, frozen
 from fusiond.model.program import Fill, Program
+from fusiond_stitching.analysis import plan
 from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup
 from fusiond_stitching.analysis.performance_library import Key
-from fusiond_stitching.analysis.plan import (
-    ChunkSchedule,
-    LibraryCall,
-    Phase,
-    ScheduleKind,
-    StitchedKernel,
-    StitchingPlan,
-)
+from fusiond_stitching.analysis.plan import ChunkSchedule, LibraryCall, ScheduleKind, StitchingPlan
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.propagate import named
 from fusiond_stitching.analysis.stages import block_program
@@ -36,9 +30,9 @@ def library_calls(module: HloModule) -> Program | None:
         name=f"{module.name}:library", instructions=(*parameters, *dots), parameters=tuple(sources),
         outputs=tuple(each.name for each in dots),
     )  # fmt: skip
-    plan = StitchingPlan(steps=tuple(LibraryCall(instruction=each.name) for each in dots))
+    calls = StitchingPlan(steps=tuple(LibraryCall(instruction=each.name) for each in dots))
     filled = {alone.buffer_of(each): fills.default(alone, each) for each in alone.parameters}
-    made = emit.program(alone, plan, fills=filled, name="probe library calls")
+    made = emit.program(alone, calls, fills=filled, name="probe library calls")
     return None if isinstance(made, Rejection) else emit.timed_whole(made)
 
 
@@ -57,15 +51,9 @@ def program(module: HloModule, key: Key, policy: FusionPolicy) -> Program | None
     found = block_program(alone, policy, group, candidate, frozenset({name}), (), "probe")
     if isinstance(found, str):
         return None
-    kernel = StitchedKernel(
-        name="probe",
-        phases=(Phase(programs=(found,)),),
-        threads=key.threads,
-        grid=key.blocks,
-        shared_bytes=found.shared_bytes,
-    )
     filled = {alone.buffer_of(each): _fill(alone, each) for each in alone.parameters}
-    made = emit.program(alone, StitchingPlan(steps=(kernel,)), fills=filled, name=f"probe {key.opcode} {key.schedule}")
+    kernels = StitchingPlan(steps=(plan.alone(found, "probe", key.threads),))
+    made = emit.program(alone, kernels, fills=filled, name=f"probe {key.opcode} {key.schedule}")
     return None if isinstance(made, Rejection) else made
 
 

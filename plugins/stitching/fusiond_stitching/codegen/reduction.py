@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from fusiond.model.codegen.code import Code, cpp
@@ -53,6 +54,10 @@ class ReduceGroup:
             )
         return None
 
+    def combine(self, elemental: Elemental, scope: Scope, totals: Sequence[Code], values: Sequence[Code]) -> None:
+        """`totals = computation(totals, values)`."""
+        combine(elemental, scope, self.computation, totals, values, self.kinds)
+
 
 def groups(module: HloModule, stage: Stage) -> tuple[ReduceGroup, ...]:
     """The reduces with which a stage begins, grouped. NoCode when they do not go over the same dims."""
@@ -87,10 +92,6 @@ def _group(module: HloModule, members: Sequence[HloInstruction]) -> ReduceGroup:
     )
 
 
-def _slot_bytes(kind: Type, slots: int) -> int:
-    return -(-kind.size_bytes * slots // 16) * 16
-
-
 class ReduceLanes:
     """Writes the reduces of one stage for one output element: `reduce`, then `exchange`; afterwards lane 0 has them."""
 
@@ -119,8 +120,7 @@ class ReduceLanes:
                 neutral = value == identity or (group.computation.simple == "add" and value == literal(kind, 0))
                 if self.lanes > 1 and identity is not None and not neutral:
                     value = cpp("{} == 0 ? {} : {}", lane, value, identity)
-                totals.append(scope.function.fresh("total"))
-                scope.line(cpp("{} {} = {};", kind.value, totals[-1], value))
+                totals.append(scope.mutable(kind, "total", value))
             self._totals.append(totals)
 
     def reduce(self, scope: Scope, lane: Code, indices: Indices) -> None:
@@ -138,13 +138,13 @@ class ReduceLanes:
         self, scope: Scope, group: ReduceGroup, totals: list[Code], values: list[Code], lane: Code, step: Index
     ) -> None:
         if self.lanes == 1 or group.identity is not None:
-            combine(self._elemental, scope, group.computation, totals, values, group.kinds)
+            group.combine(self._elemental, scope, totals, values)
             return
         with scope.block(cpp("if ({} > 0 && {} == {})", lane, scope.index(step) or 0, lane), end=None) as begin:
             for total, value in zip(totals, values, strict=True):
                 begin.line(cpp("{} = {};", total, value))
         with scope.block(Code("} else")) as go_on:
-            combine(self._elemental, go_on, group.computation, totals, values, group.kinds)
+            group.combine(self._elemental, go_on, totals, values)
 
     def exchange(self, scope: Scope, lane: Code) -> None:
         """Brings the parts together in lane 0. All threads of the block come here."""
@@ -166,26 +166,19 @@ class ReduceLanes:
                 scope.remember(each.name, indices, totals[each.attributes["result"]])
 
     def _combine_if(
-        self, scope: Scope, group: ReduceGroup, totals: list[Code], others: list[Code], condition: Code | None
+        self, scope: Scope, group: ReduceGroup, totals: list[Code], others: list[Code], conditions: list[Code]
     ) -> None:
-        if condition is None:
-            combine(self._elemental, scope, group.computation, totals, others, group.kinds)
-            return
-        with scope.block(cpp("if ({})", condition)) as inner:
-            combine(self._elemental, inner, group.computation, totals, others, group.kinds)
+        with scope.when(conditions) if conditions else nullcontext(scope) as inner:
+            group.combine(self._elemental, inner, totals, others)
 
     def _through_shuffles(self, scope: Scope, lane: Code, width: int, count: int) -> None:
         name = scope.function.fresh("step")
         with scope.block(cpp("for (int {} = {}; {} > 0; {} /= 2)", name, width // 2, name, name)) as inner:
             for group, totals in zip(self.groups, self._totals, strict=True):
-                others = [
-                    inner.declare(kind, "other", shuffled(kind, total, name, width))
-                    for kind, total in zip(group.kinds, totals, strict=True)
-                ]
+                others = shuffles(inner, group.kinds, totals, name, width)
                 whole = group.identity is not None or count >= self.lanes
-                self._combine_if(
-                    inner, group, totals, others, None if whole else cpp("{} + {} < {}", lane, name, count)
-                )
+                inside = [] if whole else [cpp("{} + {} < {}", lane, name, count)]
+                self._combine_if(inner, group, totals, others, inside)
 
     def _through_warps(self, scope: Scope) -> None:
         warps = self._threads // WARP
@@ -207,14 +200,9 @@ class ReduceLanes:
             name = scope.function.fresh("step")
             with inner.block(cpp("for (int {} = {}; {} > 0; {} /= 2)", name, width // 2, name, name)) as tree:
                 for group, totals in zip(self.groups, self._totals, strict=True):
-                    others = [
-                        tree.declare(kind, "other", shuffled(kind, total, name, WARP))
-                        for kind, total in zip(group.kinds, totals, strict=True)
-                    ]
-                    whole = group.identity is not None
-                    self._combine_if(
-                        tree, group, totals, others, None if whole else cpp("threadIdx.x + {} < {}", name, busy)
-                    )
+                    others = shuffles(tree, group.kinds, totals, name, WARP)
+                    inside = [cpp("threadIdx.x + {} < {}", name, busy)] if group.identity is None else []
+                    self._combine_if(tree, group, totals, others, inside)
 
     def _through_memory(self, scope: Scope, lane: Code) -> None:
         """A tree over the lanes: of n parts, the last half is added to the first."""
@@ -233,11 +221,8 @@ class ReduceLanes:
             with tree.block(cpp("if ({} < {} - {})", lane, name, half)) as inner:
                 for group, totals, own in zip(self.groups, self._totals, spaces, strict=True):
                     away = half if distance == 1 else cpp("{} * {}", half, distance)
-                    others = [
-                        inner.declare(kind, "other", semantics.loaded(kind, cpp("{}[threadIdx.x + {}]", space, away)))
-                        for kind, space in zip(group.kinds, own, strict=True)
-                    ]
-                    combine(self._elemental, inner, group.computation, totals, others, group.kinds)
+                    others = loads(inner, group.kinds, [cpp("{}[threadIdx.x + {}]", space, away) for space in own])
+                    group.combine(self._elemental, inner, totals, others)
                     for kind, total, space in zip(group.kinds, totals, own, strict=True):
                         inner.line(cpp("{}[threadIdx.x] = {};", space, inner.stored(kind, total)))
             tree.line(BARRIER)
@@ -252,10 +237,8 @@ class ReduceLanes:
         for group in self.groups:
             own = []
             for kind in group.kinds:
-                name = scope.function.fresh("parts_of")
-                scope.line(shared_pointer(kind, name, offset))
-                own.append(name)
-                offset += _slot_bytes(kind, slots)
+                own.append(scope.shared(kind, "parts_of", offset))
+                offset += -(-kind.size_bytes * slots // 16) * 16
             spaces.append(own)
         if offset > space.offset + space.size_bytes:
             raise NoCode(
@@ -271,9 +254,21 @@ class ReduceLanes:
         ]
 
 
-def shared_pointer(kind: Type, name: Code, offset_bytes: int) -> Code:
-    """The declaration of a pointer to a part of the arena."""
-    return cpp("{0}* const {1} = ({0}*)(arena + {2});", kind.memory, name, offset_bytes).needing(*kind.headers)
+def loads(scope: Scope, kinds: Sequence[Type], places: Sequence[Code]) -> list[Code]:
+    """What lies in memory, to be combined with totals."""
+    return [
+        scope.declare(kind, "other", semantics.loaded(kind, place)) for kind, place in zip(kinds, places, strict=True)
+    ]
+
+
+def shuffles(
+    scope: Scope, kinds: Sequence[Type], totals: Sequence[Code], step: Code, width: int, how: str = "down"
+) -> list[Code]:
+    """What other lanes have: see `shuffled`."""
+    return [
+        scope.declare(kind, "other", shuffled(kind, total, step, width, how))
+        for kind, total in zip(kinds, totals, strict=True)
+    ]
 
 
 def shuffled(kind: Type, value: Code, step: Code, width: int, how: str = "down", lanes: Code = _EVERYONE) -> Code:

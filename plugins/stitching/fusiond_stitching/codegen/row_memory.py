@@ -127,7 +127,7 @@ class RowMemory:
         first = position - self.at.element
         if self.at.element.symbols & first.symbols or first.symbols == position.symbols:
             return None
-        if not all(self.at.packing.knows(name) for name in first.symbols):
+        if not self.at.packing.knows(first.symbols):
             return None  # what stands behind a condition, or is found inside of the pack
         aligned = first.constant % pack == 0 and all(count % pack == 0 for _, count in first.terms)
         return first if aligned else None

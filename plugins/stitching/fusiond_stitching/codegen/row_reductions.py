@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond.model.codegen.code import Code, cpp, joined
+from fusiond.model.codegen.code import Code, cpp
 from fusiond_stitching.analysis.indexing import delinear
 from fusiond_stitching.analysis.plan import WARP
 from fusiond_stitching.analysis.row_workspaces import Workspace
 from fusiond_stitching.codegen import semantics
-from fusiond_stitching.codegen.elemental import Elemental, combine
-from fusiond_stitching.codegen.reduction import BARRIER, ReduceGroup, shared_pointer, shuffled
+from fusiond_stitching.codegen.elemental import Elemental
+from fusiond_stitching.codegen.reduction import BARRIER, ReduceGroup, loads, shuffled, shuffles
 from fusiond_stitching.codegen.row_cursor import RowCursor, unrolled
 from fusiond_stitching.codegen.scope import Scope
 
@@ -41,28 +41,25 @@ class RowReductions:
         return self.elemental.value(scope, name, delinear(self.at.place, self.module[name].dims))
 
     def begin(self, scope: Scope, group: ReduceGroup) -> RowTotal:
-        names = []
-        for kind in group.kinds:
-            names.append(scope.function.fresh("total"))
-            scope.line(cpp("{} {} = {};", kind.value, names[-1], group.identity or semantics.literal(kind, 0)))
+        first = [group.identity or semantics.literal(kind, 0) for kind in group.kinds]
+        names = [scope.mutable(kind, "total", value) for kind, value in zip(group.kinds, first, strict=True)]
         return RowTotal(group, names)
 
     def accumulate(self, scope: Scope, total: RowTotal, values: list[Code]) -> None:
         group = total.group
         first = [each for each in (self.at.step, self.at.element) if each.fixed is None]
         if group.identity is not None:
-            combine(self.elemental, scope, group.computation, total.names, values, group.kinds)
+            group.combine(self.elemental, scope, total.names, values)
             return
         if not first:
             for name, value in zip(total.names, values, strict=True):
                 scope.line(cpp("{} = {};", name, value))
             return
-        condition = joined(" && ", (cpp("{} == 0", scope.index(each)) for each in first))
-        with scope.block(cpp("if ({})", condition), end=None) as begin:
+        with scope.when([cpp("{} == 0", scope.index(each)) for each in first], end=None) as begin:
             for name, value in zip(total.names, values, strict=True):
                 begin.line(cpp("{} = {};", name, value))
         with scope.block(Code("} else")) as go_on:
-            combine(self.elemental, go_on, group.computation, total.names, values, group.kinds)
+            group.combine(self.elemental, go_on, total.names, values)
 
     def exchange(self, scope: Scope, totals: list[RowTotal]) -> None:
         """Every lane of a row gets the totals, the init values among them."""
@@ -82,11 +79,8 @@ class RowReductions:
         with scope.block(head) as inner:
             for total in totals:
                 kinds = total.group.kinds
-                others = [
-                    inner.declare(kind, "other", shuffled(kind, name, step, width, "xor"))
-                    for kind, name in zip(kinds, total.names, strict=True)
-                ]
-                combine(self.elemental, inner, total.group.computation, total.names, others, kinds)
+                others = shuffles(inner, kinds, total.names, step, width, "xor")
+                total.group.combine(self.elemental, inner, total.names, others)
         for total in totals:
             if total.group.computation.simple is None:  # the order of the lanes may matter: all take one of them
                 for kind, name in zip(total.group.kinds, total.names, strict=True):
@@ -110,19 +104,15 @@ class RowReductions:
             place = inner.index(inner.known(name, mine - 1, low=1) + first)
             for total, own in zip(totals, spaces, strict=True):
                 kinds = total.group.kinds
-                others = [
-                    inner.declare(kind, "other", semantics.loaded(kind, cpp("{}[{}]", space, place)))
-                    for kind, space in zip(kinds, own, strict=True)
-                ]
-                combine(self.elemental, inner, total.group.computation, total.names, others, kinds)
+                others = loads(inner, kinds, [cpp("{}[{}]", space, place) for space in own])
+                total.group.combine(self.elemental, inner, total.names, others)
 
     def _space(self, scope: Scope, total: RowTotal, warps: int) -> list[Code]:
         """Pointers to where the warps' parts meet, one per value; every other round has another place."""
         found = []
         offsets = self.workspaces[total.group.members[0].name].offsets
         for kind, offset in zip(total.group.kinds, offsets, strict=True):
-            name = scope.function.fresh("parts_of")
-            scope.line(shared_pointer(kind, name, offset))
+            name = scope.shared(kind, "parts_of", offset)
             if self.at.rounds > 1:
                 parity = scope.index(self.at.turn % 2 * warps)
                 whole, name = name, scope.function.fresh("parts_of")
@@ -136,10 +126,8 @@ class RowReductions:
             return names
         started = []
         for kind, init in zip(group.kinds, group.inits, strict=True):
-            value = self.elemental.value(scope, init.name, ())
-            started.append(scope.function.fresh("reduce"))
-            scope.line(cpp("{} {} = {};", kind.value, started[-1], value))
-        combine(self.elemental, scope, group.computation, started, names, group.kinds)
+            started.append(scope.mutable(kind, "reduce", self.elemental.value(scope, init.name, ())))
+        group.combine(self.elemental, scope, started, names)
         return started
 
     def _neutral(self, group: ReduceGroup, init: str) -> bool:

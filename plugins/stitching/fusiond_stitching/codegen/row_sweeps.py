@@ -19,10 +19,9 @@ from fusiond.model.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import delinear, number
 from fusiond_stitching.analysis.plan import BlockProgram, Registers, RowPlace, Rows, Stage, StageResult
 from fusiond_stitching.analysis.row_workspaces import folds_pieces, workspaces
-from fusiond_stitching.codegen import elemental, indexed
 from fusiond_stitching.codegen.column_sums import ColumnSums
 from fusiond_stitching.codegen.elemental import Elemental, type_of
-from fusiond_stitching.codegen.loop_nests import kept
+from fusiond_stitching.codegen.loop_nests import STEPS, kept
 from fusiond_stitching.codegen.reduction import ReduceGroup, groups
 from fusiond_stitching.codegen.row_cursor import ALWAYS, RowCursor
 from fusiond_stitching.codegen.row_memory import RowMemory
@@ -30,8 +29,6 @@ from fusiond_stitching.codegen.row_reductions import RowReductions, RowTotal
 from fusiond_stitching.codegen.run_reductions import RunReductions
 from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.frontend.graph import HloModule
-
-STEPS = {**elemental.STEPS, **indexed.STEPS}
 
 
 @dataclass(slots=True)

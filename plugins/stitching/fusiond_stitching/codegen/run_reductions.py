@@ -11,8 +11,8 @@ from fusiond.model.codegen.code import Code, cpp, hole
 from fusiond_stitching.analysis.indexing import delinear
 from fusiond_stitching.analysis.plan import WARP, StageResult
 from fusiond_stitching.codegen import semantics
-from fusiond_stitching.codegen.elemental import Indices, combine, type_of
-from fusiond_stitching.codegen.reduction import BARRIER, ReduceGroup, shared_pointer, shuffled
+from fusiond_stitching.codegen.elemental import Indices, type_of
+from fusiond_stitching.codegen.reduction import BARRIER, ReduceGroup, loads, shuffles
 from fusiond_stitching.codegen.row_cursor import unrolled
 from fusiond_stitching.codegen.row_memory import RowMemory
 from fusiond_stitching.codegen.row_reductions import RowReductions, RowTotal
@@ -34,7 +34,7 @@ class RunReductions:
 
     def accumulate(self, scope: Scope, total: RowTotal, values: list[Code]) -> None:
         sums = [cpp("{}[{}]", name, scope.index(self.at.element)) for name in total.names]
-        combine(self.elemental, scope, total.group.computation, sums, values, total.group.kinds)
+        total.group.combine(self.elemental, scope, sums, values)
 
     def exchange(self, scope: Scope, pieces: Mapping[str, RowTotal]) -> None:
         """The sums of a run's columns meet in a warp, then those of a row's warps in shared memory, where all threads
@@ -45,10 +45,10 @@ class RunReductions:
         width, packs = min(rows.lanes, WARP), rows.run // rows.pack
         for total in pieces.values():
             self._in_warp(scope, total, width, packs)
-        spaces = {}
-        for member, total in pieces.items():
-            spaces[member] = scope.function.fresh("pieces_of")
-            scope.line(shared_pointer(total.group.kinds[0], spaces[member], self.workspaces[member].offsets[0]))
+        spaces = {
+            member: scope.shared(total.group.kinds[0], "pieces_of", self.workspaces[member].offsets[0])
+            for member, total in pieces.items()
+        }
         with scope.block(cpp("if (threadIdx.x % {} < {})", width, packs)) as first:
             for member, total in pieces.items():
                 self._store_parts(first, total, spaces[member], width)
@@ -67,8 +67,8 @@ class RunReductions:
             inner.block(unrolled(j, "0", self.at.rows.pack), conditional=False) as each,
         ):
             mine = cpp("{}[{}]", array, j)
-            other = each.declare(kind, "other", shuffled(kind, mine, step, width, "xor"))
-            combine(self.elemental, each, total.group.computation, [mine], [other], [kind])
+            others = shuffles(each, [kind], [mine], step, width, "xor")
+            total.group.combine(self.elemental, each, [mine], others)
 
     def _store_parts(self, scope: Scope, total: RowTotal, space: Code, width: int) -> None:
         """A warp's sums go to shared memory."""
@@ -91,14 +91,12 @@ class RunReductions:
         head = cpp("for (int {} = threadIdx.x; {} < {}; {} += {})", at, at, count, at, self.at.threads)
         with scope.block(head) as each:
             place = cpp("{} / {} * {} + {} % {}", at, rows.run, rows.run * warps, at, rows.run)
-            sum_ = each.function.fresh("sum")
-            each.line(cpp("{} {} = {};", kind.value, sum_, semantics.loaded(kind, cpp("{}[{}]", parts, place))))
+            sum_ = each.mutable(kind, "sum", semantics.loaded(kind, cpp("{}[{}]", parts, place)))
             if warps > 1:
                 warp = each.function.fresh("warp")
                 with each.block(cpp("for (int {} = 1; {} < {}; ++{})", warp, warp, warps, warp)) as inner:
-                    next_ = cpp("{}[{} + {} * {}]", parts, place, warp, rows.run)
-                    other = inner.declare(kind, "other", semantics.loaded(kind, next_))
-                    combine(self.elemental, inner, total.group.computation, [sum_], [other], [kind])
+                    others = loads(inner, [kind], [cpp("{}[{} + {} * {}]", parts, place, warp, rows.run)])
+                    total.group.combine(self.elemental, inner, [sum_], others)
             (whole,) = self.reductions.with_init(each, total.group, [sum_])
             each.line(cpp("{}[{}] = {};", found, at, each.stored(kind, whole)))
         return found
@@ -108,7 +106,7 @@ class RunReductions:
         total = self.reductions.begin(scope, group)
         with self.at.columns_of_run(scope, "0", 1) as inner:
             value = self.elemental.value(inner, group.operands[0].name, self._piece_indices(group.operands[0].name))
-            combine(self.elemental, inner, group.computation, total.names, [value], group.kinds)
+            group.combine(self.elemental, inner, total.names, [value])
         (name,) = self.reductions.with_init(scope, group, total.names)
         scope.remember(group.members[0].name, delinear(self.at.row, group.members[0].dims), name)
 

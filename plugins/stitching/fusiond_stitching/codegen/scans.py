@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from fusiond.model.codegen.code import Code, cpp, hole, joined
+from fusiond.model.codegen.code import Code, cpp
 from fusiond_stitching.analysis.indexing import Index, linear, number
 from fusiond_stitching.analysis.plan import Stage
 from fusiond_stitching.codegen.elemental import Elemental, Indices, Step, loop, type_of
@@ -59,24 +59,20 @@ class Scans(LoopNests):
         """An element of what the loop begins with, or reads."""
         return self._elemental.value(scope, name, indices)
 
-    def store(self, scope: Scope, result: str, indices: Indices, value: Code) -> None:
+    def put(self, scope: Scope, result: str, indices: Indices, value: Code) -> None:
         """Puts an element of a result into its buffer."""
-        instruction = self._module[result]
-        buffer = self._module.buffer_of(result)
-        self._pointers[buffer] = True
-        written = scope.stored(type_of(instruction), value)
-        scope.line(cpp("{}[{}] = {};", hole(buffer), scope.index(linear(indices, instruction.dims)), written))
+        self.store(scope, result, linear(indices, self._module[result].dims), value)
 
 
 class _ScanBody(Elemental):
     """Elements of a trip: what is a register or comes from outside of the loop is found there."""
 
     def __init__(self, trips: Trips) -> None:
-        super().__init__(trips.loop.body, trips.writer, {**STEPS, "dynamic-slice": _sliced})
+        super().__init__(trips.loop.body, trips.writer, STEPS)
         self._trips = trips
 
     def start(self, start: str, most: int) -> Index | None:
-        """The place of a slice that is known of each trip, and needs not be brought into 0 .. most."""
+        """Where it is known of each trip, and needs not be brought into 0 .. most."""
         number = self._trips.number(start)
         return number if number is not None and number.low >= 0 and number.high <= most else None
 
@@ -87,25 +83,13 @@ class _ScanBody(Elemental):
         return (yield from super()._element(scope, name, indices))
 
 
-def _sliced(self: Elemental, scope: Scope, instruction: HloInstruction, indices: Indices) -> Step:
-    assert isinstance(self, _ScanBody)
-    operand, *starts = self.module.operands(instruction)
-    place = []
-    for index, dim, size, start in zip(indices, operand.dims, instruction.dims, starts, strict=True):
-        first = number(0) if dim == size else self.start(start.name, dim - size)
-        if first is None:
-            value = yield scope, start.name, ()
-            first = start_index(scope, type_of(start), value, dim - size)
-        place.append(first + index)
-    return (yield scope, operand.name, tuple(place))
-
-
 class Trips(ABC):
     """What is alike in all ways to run a loop."""
 
-    def __init__(self, writer: Scans, results: Mapping[str, HloInstruction]) -> None:
+    def __init__(self, writer: Scans, results: Mapping[str, HloInstruction], scope: Scope) -> None:
         first = next(iter(results.values()))
         self.writer = writer
+        self.scope = scope
         self.loop: Loop = first.attributes["loop"]
         self.results = {each.attributes["result"]: name for name, each in results.items()}
         self.outside = dict(zip(self.loop.inputs, first.operands, strict=True))
@@ -119,17 +103,25 @@ class Trips(ABC):
         first, step = self.loop.numbers[name]
         return self.trip * step + first
 
-    def whole(self, scope: Scope, name: str) -> Code | None:
-        """The same as a value."""
-        found = self.number(name)
-        if found is None:
-            return None
-        kind = type_of(self.loop.body[name])
-        return scope.declare(kind, "number", cpp("({})({})", kind.value, scope.index(found)))
-
-    @abstractmethod
     def known(self, scope: Scope, name: str, indices: Indices) -> Code | None:
         """A value of the body that is not computed where it is read."""
+        number = self.number(name)
+        if number is not None:
+            kind = type_of(self.loop.body[name])
+            return scope.declare(kind, "number", cpp("({})({})", kind.value, scope.index(number)))
+        found = self.held(scope, name, indices)
+        if found is not None or name not in self.outside:
+            return found
+        home = self.scope if self.scope.knows(symbol for each in indices for symbol in each.symbols) else scope
+        return self.operand(home, self.outside[name], indices)
+
+    @abstractmethod
+    def held(self, scope: Scope, name: str, indices: Indices) -> Code | None:
+        """What is at hand of this trip's values."""
+
+    def operand(self, scope: Scope, name: str, indices: Indices) -> Code:
+        """An element of a value outside of the loop."""
+        return self.writer.operand(scope, name, indices)
 
     def laid(self, scope: Scope, name: str, indices: Indices) -> Indices:
         """Where an element of a trip's part of a stacked result lies in the whole of it."""
@@ -149,31 +141,19 @@ class _Thread(Trips):
     """What one thread does for one element of the axes."""
 
     def __init__(self, writer: Scans, results: Mapping[str, HloInstruction], scope: Scope, indices: Indices) -> None:
-        super().__init__(writer, results)
-        self.scope = scope
+        super().__init__(writer, results, scope)
         self.indices = indices
         self.registers: dict[str, tuple[Code, tuple[int | None, ...]]] = {}
         """Carries, and what comes after them -> the variable and the dimensions that stay inside."""
         self.read: dict[str, Code] = {}  #: What has been read ahead -> the element of this trip
 
-    def known(self, scope: Scope, name: str, indices: Indices) -> Code | None:
-        whole = self.whole(scope, name)
-        if whole is not None:
-            return whole
+    def held(self, scope: Scope, name: str, indices: Indices) -> Code | None:
         if name in self.read and indices == self._own(name):
             return self.read[name]
         if name in self.registers:
             variable, places = self.registers[name]
             return self._element_of(scope, variable, name, places, indices)
-        if name not in self.outside:
-            return None
-        symbols = frozenset[str]().union(*(each.symbols for each in indices))
-        home = self.scope if all(self.scope.knows(each) for each in symbols) else scope
-        return self.operand(home, self.outside[name], indices)
-
-    def operand(self, scope: Scope, name: str, indices: Indices) -> Code:
-        """An element of a value outside of the loop."""
-        return self.writer.operand(scope, name, indices)
+        return None
 
     def _element_of(
         self, scope: Scope, variable: Code, name: str, places: tuple[int | None, ...], indices: Indices
@@ -223,7 +203,7 @@ class _Thread(Trips):
         """How many trips are written out one after the other."""
         if any(each.opcode == "scan" for each in self.loop.body.instructions):
             return 1
-        held = sum(self._held(name) for name in self.loop.carries)
+        held = sum(self.loop.inside(name) for name in self.loop.carries)
         found = 1
         while (
             2 * found <= min(TRIPS_AT_ONCE, self.loop.trips)
@@ -269,10 +249,6 @@ class _Thread(Trips):
         places = self.loop.axis_of[name]
         return tuple(self.indices[axis] if axis is not None else number(0) for axis in places)
 
-    def _held(self, name: str) -> int:
-        dims = self.loop.body[name].dims
-        return math.prod(dim for dim, axis in zip(dims, self.loop.axis_of[name], strict=True) if axis is None)
-
     @contextmanager
     def _inside(self, scope: Scope, name: str) -> Iterator[tuple[Scope, Indices]]:
         """The elements of a value that this thread has: the axes' index, and loops over what stays inside."""
@@ -282,25 +258,24 @@ class _Thread(Trips):
 
     def _array(self, scope: Scope, name: str, hint: str) -> Code:
         variable = scope.function.fresh(hint)
-        scope.line(cpp("{} {}[{}];", type_of(self.loop.body[name]).value, variable, self._held(name)))
+        scope.line(cpp("{} {}[{}];", type_of(self.loop.body[name]).value, variable, self.loop.inside(name)))
         return variable
 
     def _begin(self, name: str) -> tuple[Code, tuple[int | None, ...]]:
         places = self.loop.axis_of[name]
-        variable = self._array(self.scope, name, "state") if self._held(name) > 1 else Code("")
+        variable = self._array(self.scope, name, "state") if self.loop.inside(name) > 1 else Code("")
         with self._inside(self.scope, name) as (scope, indices):
             value = self.operand(scope, self.outside[name], indices)
             if variable:
                 scope.line(cpp("{} = {};", self._element_of(scope, variable, name, places, indices), value))
             else:
-                variable = scope.function.fresh("state")
-                scope.line(cpp("{} {} = {};", type_of(self.loop.body[name]).value, variable, value))
+                variable = scope.mutable(type_of(self.loop.body[name]), "state", value)
         return variable, places
 
     def _next(self, scope: Scope, name: str, last: str) -> Code:
         """What a carry is after the trip; the state stays as it is until all of them are known."""
         places = self.loop.axis_of[name]
-        variable = self._array(scope, name, "next") if self._held(name) > 1 else Code("")
+        variable = self._array(scope, name, "next") if self.loop.inside(name) > 1 else Code("")
         with self._inside(scope, name) as (inner, indices):
             value = self.body.value(inner, last, indices)
             if variable:
@@ -326,7 +301,7 @@ class _Thread(Trips):
         update = self.loop.body[name].operands[1]
         with self._inside(scope, update) as (inner, indices), self._first(inner, update) as body:
             place = self.laid(body, name, indices)
-            self.writer.store(body, self.results[name], place, self.body.value(body, update, indices))
+            self.writer.put(body, self.results[name], place, self.body.value(body, update, indices))
 
     def _group(self, scope: Scope, name: str) -> None:
         """A trip's part that is summed up by neighbouring lanes: whole groups of them have values."""
@@ -346,14 +321,14 @@ class _Thread(Trips):
             with inner.block(cpp("if ({} == 0)", inner.index(lane))) as first, self._first(first, value) as body:
                 split = (*indices[:dimension], indices[dimension] // size, number(0), *indices[dimension + 1 :])
                 part = tuple(index for at, index in enumerate(split) if at not in summed)
-                self.writer.store(body, self.results[name], self.laid(body, name, (number(0), *part)), Code(total))
+                self.writer.put(body, self.results[name], self.laid(body, name, (number(0), *part)), Code(total))
 
     def _stored(self, name: str) -> None:
         """A result that is the state behind the last trip."""
         variable, places = self.registers[name]
         with self._inside(self.scope, name) as (inner, indices), self._first(inner, name) as body:
             value = self._element_of(body, variable, name, places, indices)
-            self.writer.store(body, self.results[name], indices, value)
+            self.writer.put(body, self.results[name], indices, value)
 
     @contextmanager
     def _first(self, scope: Scope, name: str) -> Iterator[Scope]:
@@ -363,8 +338,7 @@ class _Thread(Trips):
         if not missing:
             yield scope
             return
-        conditions = joined(" && ", [cpp("{} == 0", scope.index(each)) for each in missing])
-        with scope.block(cpp("if ({})", conditions)) as inner:
+        with scope.when([cpp("{} == 0", scope.index(each)) for each in missing]) as inner:
             yield inner
 
 

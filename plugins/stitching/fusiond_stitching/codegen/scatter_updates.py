@@ -19,7 +19,7 @@ from fusiond_stitching.analysis.indexing import Index, linear, number
 from fusiond_stitching.analysis.plan import Global, Stage
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.elemental import Indices, combine, type_of
-from fusiond_stitching.codegen.indexed import signed_start
+from fusiond_stitching.codegen.indexed import component_place, signed_start
 from fusiond_stitching.codegen.loop_nests import LoopNests, kept
 from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.codegen.semantics import TYPES
@@ -53,15 +53,10 @@ class Updates(LoopNests):
             self._run(scope, scatter, home, indices)
             return
         conditions, place = self._target(scope, scatter, indices)
-        self._pointers[home.buffer] = True
-        with scope.block(cpp("if ({})", joined(" && ", conditions)) if conditions else Code("")) as hit:
-            coordinates = tuple(
-                hit.variable("row", each, dim) if isinstance(each, Code) else each
-                for each, dim in zip(place, scatter.dims, strict=True)
-            )
+        with scope.when(conditions) as hit:
+            coordinates = _coordinates(hit, scatter, place)
             value = self._elemental.value(hit, updates, indices)
-            target = cpp("{}[{}]", hole(home.buffer), hit.index(linear(coordinates, scatter.dims)))
-            _apply(self, hit, scatter, target, value)
+            self._apply(hit, scatter, self._element(hit, scatter, home, coordinates), value)
 
     def _run(self, scope: Scope, scatter: HloInstruction, home: Global, indices: Indices) -> None:
         """All updates of a run, where this is its first one. (Those that fall on no element come last.)"""
@@ -74,15 +69,9 @@ class Updates(LoopNests):
             earlier = before.variable("earlier", before.index(own - 1), count)
             _, other = self._target(before, scatter, (earlier, *window))
             before.line(cpp("{} = {};", first, _differ(place, other)))
-        self._pointers[home.buffer] = True
-        with scope.block(cpp("if ({})", joined(" && ", [first, *conditions]))) as hit:
-            coordinates = tuple(
-                hit.variable("row", each, dim) if isinstance(each, Code) else each
-                for each, dim in zip(place, scatter.dims, strict=True)
-            )
-            target = cpp("{}[{}]", hole(home.buffer), hit.index(linear(coordinates, scatter.dims)))
-            total = hit.function.fresh("total")
-            hit.line(cpp("{} {} = {};", kind.value, total, semantics.loaded(kind, target)))
+        with scope.when([first, *conditions]) as hit:
+            target = self._element(hit, scatter, home, _coordinates(hit, scatter, place))
+            total = hit.mutable(kind, "total", semantics.loaded(kind, target))
             run = hit.function.fresh("run")
             whole = hit.function.index_type
             header = cpp("for ({} {} = {}; {} < {}; ++{})", whole, run, hit.index(own), run, count, run)
@@ -114,15 +103,56 @@ class Updates(LoopNests):
             if at not in numbers["scatter_dims_to_operand_dims"]:
                 place.append(inside)
                 continue
-            component = number(numbers["scatter_dims_to_operand_dims"].index(at))
-            where = (*batch[:vector], component, *batch[vector:]) if vector < len(starts.dims) else tuple(batch)
-            value = self._elemental.value(scope, starts.name, where)
+            component = numbers["scatter_dims_to_operand_dims"].index(at)
+            value = self._elemental.value(scope, starts.name, component_place(starts, vector, batch, component))
             start = signed_start(scope, type_of(starts), value)
             # A window that does not fit into the operand is dropped whole.
             conditions += [cpp("{} >= 0", start), cpp("{} <= {}", start, dim - size)]
             moved = cpp("({}){}", scope.function.index_type, start)
             place.append(moved if size == 1 else cpp("{} + {}", moved, scope.index(inside)))
         return conditions, place
+
+    def _element(self, scope: Scope, scatter: HloInstruction, home: Global, coordinates: Indices) -> Code:
+        """An element of the result, which is written."""
+        self._pointers[home.buffer] = True
+        return cpp("{}[{}]", hole(home.buffer), scope.index(linear(coordinates, scatter.dims)))
+
+    def _apply(self, scope: Scope, scatter: HloInstruction, target: Code, value: Code) -> None:
+        """`target = computation(target, value)`, for all threads at once."""
+        kind, computation = type_of(scatter), scatter.attributes["computation"]
+        simple = computation.simple
+        if scatter.attributes.get("unique", False):
+            total = scope.declare(kind, "total", semantics.loaded(kind, target))
+            (result,) = self._elemental.applied(scope, computation, [total, value], [kind, kind])
+            scope.line(cpp("{} = {};", target, scope.stored(kind, result)))
+        elif simple == "add" and kind.name in _ADDED:
+            scope.line(_called("atomicAdd", _ADDED[kind.name], target, value))
+        elif simple in _INTEGERS and kind.integral and kind.bits >= 32:
+            scope.line(_called(_INTEGERS[simple], kind.value, target, value))
+        else:
+            self._swapped(scope, scatter, target, value)
+
+    def _swapped(self, scope: Scope, scatter: HloInstruction, target: Code, value: Code) -> None:
+        kind = type_of(scatter)
+        bits = TYPES[f"u{kind.bits}"]
+        whole = kind.unsigned
+        seen, old, word = (scope.function.fresh(each) for each in ("seen", "old", "word"))
+        scope.line(cpp("{}* const {} = reinterpret_cast<{}*>(&{});", whole, word, whole, target))
+        with scope.block(cpp("for ({} {} = 0, {} = 1; {} != {};)", whole, seen, old, seen, old)) as again:
+            again.line(cpp("{} = {};", old, seen))
+            functions = scope.function.functions
+            total = again.mutable(kind, "total", semantics.bitcast_convert(functions, bits, kind, old))
+            combine(self._elemental, again, scatter.attributes["computation"], [total], [value], [kind])
+            next_ = semantics.bitcast_convert(functions, kind, bits, total)
+            again.line(cpp("{} = atomicCAS({}, {}, ({}){});", seen, word, old, whole, next_))
+
+
+def _coordinates(scope: Scope, scatter: HloInstruction, place: Sequence[Index | Code]) -> Indices:
+    """The place of an element, behind the conditions that there is one."""
+    return tuple(
+        scope.variable("row", each, dim) if isinstance(each, Code) else each
+        for each, dim in zip(place, scatter.dims, strict=True)
+    )
 
 
 def _differ(one: Sequence[Index | Code], other: Sequence[Index | Code]) -> Code:
@@ -135,38 +165,5 @@ def _differ(one: Sequence[Index | Code], other: Sequence[Index | Code]) -> Code:
     return joined(" || ", named)
 
 
-def _apply(self: Updates, scope: Scope, scatter: HloInstruction, target: Code, value: Code) -> None:
-    """`target = computation(target, value)`, for all threads at once."""
-    kind, computation = type_of(scatter), scatter.attributes["computation"]
-    simple = computation.simple
-    if scatter.attributes.get("unique", False):
-        total = scope.declare(kind, "total", semantics.loaded(kind, target))
-        (result,) = self._elemental.applied(scope, computation, [total, value], [kind, kind])
-        scope.line(cpp("{} = {};", target, scope.stored(kind, result)))
-    elif simple == "add" and kind.name in _ADDED:
-        scope.line(_called("atomicAdd", _ADDED[kind.name], target, value))
-    elif simple in _INTEGERS and kind.integral and kind.bits >= 32:
-        scope.line(_called(_INTEGERS[simple], kind.value, target, value))
-    else:
-        _swapped(self, scope, scatter, target, value)
-
-
 def _called(function: str, kind: str, target: Code, value: Code) -> Code:
     return cpp("{}(reinterpret_cast<{}*>(&{}), ({}){});", function, kind, target, kind, value)
-
-
-def _swapped(self: Updates, scope: Scope, scatter: HloInstruction, target: Code, value: Code) -> None:
-    kind = type_of(scatter)
-    bits = TYPES[f"u{kind.bits}"]
-    whole = kind.unsigned
-    seen, old, word = (scope.function.fresh(each) for each in ("seen", "old", "word"))
-    scope.line(cpp("{}* const {} = reinterpret_cast<{}*>(&{});", whole, word, whole, target))
-    with scope.block(cpp("for ({} {} = 0, {} = 1; {} != {};)", whole, seen, old, seen, old)) as again:
-        again.line(cpp("{} = {};", old, seen))
-        total = again.function.fresh("total")
-        again.line(
-            cpp("{} {} = {};", kind.value, total, semantics.bitcast_convert(scope.function.functions, bits, kind, old))
-        )
-        combine(self._elemental, again, scatter.attributes["computation"], [total], [value], [kind])
-        next_ = semantics.bitcast_convert(scope.function.functions, kind, bits, total)
-        again.line(cpp("{} = atomicCAS({}, {}, ({}){});", seen, word, old, whole, next_))

@@ -7,8 +7,8 @@ found again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from fusiond.model.codegen import code
 from fusiond.model.codegen.code import Code, bare, cpp, joined
@@ -46,11 +46,8 @@ class SourceUnit:
     @property
     def declarations(self) -> tuple[str, ...]:
         """What stands before the functions."""
-        return (_PACK, *self.tables) if self.packs else self.tables
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        return tuple(f"__device__ const {kind} {name}[] = {held};\n" for (kind, held), name in self._tables.items())
+        tables = (f"__device__ const {kind} {name}[] = {held};\n" for (kind, held), name in self._tables.items())
+        return (*((_PACK,) if self.packs else ()), *tables)
 
 
 class GeneratedFunction:
@@ -112,6 +109,18 @@ class Scope:
         self._counted()
         return self.body.declare(kind, self.function.fresh(hint), expression)
 
+    def mutable(self, kind: Type, hint: str, value: Code) -> Code:
+        """A named value that is assigned again."""
+        name = self.function.fresh(hint)
+        self.line(cpp("{} {} = {};", kind.value, name, value))
+        return name
+
+    def shared(self, kind: Type, hint: str, offset_bytes: int) -> Code:
+        """A pointer to a part of the arena."""
+        name = self.function.fresh(hint)
+        self.line(cpp("{0}* const {1} = ({0}*)(arena + {2});", kind.memory, name, offset_bytes).needing(*kind.headers))
+        return name
+
     def stored(self, kind: Type, value: Code) -> Code:
         """What is written to memory for a value of the type."""
         return semantics.stored(self.function.functions, kind, value)
@@ -127,12 +136,16 @@ class Scope:
         self.symbols.add(name)
         return symbol(name, count, low=low)
 
-    def knows(self, symbol: str) -> bool:
-        """Whether this block or one round it has the variable of an index."""
+    def _outwards(self) -> Iterator[Scope]:
+        """This block and those round it."""
         scope: Scope | None = self
-        while scope is not None and symbol not in scope.symbols:
+        while scope is not None:
+            yield scope
             scope = scope.parent
-        return scope is not None
+
+    def knows(self, symbols: Iterable[str]) -> bool:
+        """Whether this block or those round it have the variables of an index."""
+        return all(any(symbol in scope.symbols for scope in self._outwards()) for symbol in symbols)
 
     @contextmanager
     def block(self, header: Code, *, conditional: bool = True, end: str | None = "}") -> Iterator[Scope]:
@@ -140,6 +153,10 @@ class Scope:
         inner = Scope(self.function, self, conditional=conditional)
         yield inner
         self.body.nest(header, inner.body, end=end)
+
+    def when(self, conditions: Sequence[Code], *, end: str | None = "}") -> AbstractContextManager[Scope]:
+        """A nested block behind conditions, if there are any."""
+        return self.block(cpp("if ({})", joined(" && ", conditions)) if conditions else Code(""), end=end)
 
     # --- values and indices ---
 
@@ -156,23 +173,16 @@ class Scope:
     def recall(self, name: str, indices: tuple[Index, ...]) -> Code | None:
         """The value of an instruction at an index, where this block or one round it has it."""
         key = (name, indices)
-        scope: Scope | None = self
-        while scope is not None:
-            if key in scope._values:
-                return scope._values[key]
-            scope = scope.parent
-        return None
+        return next((scope._values[key] for scope in self._outwards() if key in scope._values), None)
 
     def index(self, index: Index) -> Code:
         """C text of an index; quotients and remainders become variables."""
         return index_text(index, self._atom)
 
     def _atom(self, atom: Quotient | Remainder) -> Code:
-        scope: Scope | None = self
-        while scope is not None:
+        for scope in self._outwards():
             if atom in scope._atoms:
                 return scope._atoms[atom]
-            scope = scope.parent
         home = self.home(atom.of.symbols)
         inside = home.index(atom.of)
         if not inside.isidentifier():

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fusiond.model.codegen.code import Code, cpp, hole, joined
+from fusiond.model.codegen.code import Code, cpp
 from fusiond_stitching.analysis import tiles
 from fusiond_stitching.analysis.indexing import Index, delinear, linear
 from fusiond_stitching.analysis.plan import BoxChunk, Stage
 from fusiond_stitching.analysis.tiles import PITCH, SIDE
 from fusiond_stitching.codegen.elemental import Indices, loop, type_of
 from fusiond_stitching.codegen.loop_nests import LoopNests
-from fusiond_stitching.codegen.reduction import BARRIER, shared_pointer
+from fusiond_stitching.codegen.reduction import BARRIER
 from fusiond_stitching.codegen.scope import Scope
 
 
@@ -37,16 +37,13 @@ class Tiles(LoopNests):
         line = scope.variable("line", cpp("threadIdx.x / {}", SIDE), self._threads // SIDE)
         pointers, offset = [], 0
         for name in tile.reads:
-            pointers.append(scope.function.fresh("tile"))
-            scope.line(shared_pointer(type_of(self._module[name]), pointers[-1], offset))
+            pointers.append(scope.shared(type_of(self._module[name]), "tile", offset))
             offset += tiles.tile_bytes(self._module, name)
         with self._lines(scope, stage, lane, line, turned=True) as (body, indices, own):
             reads = tiles.transposed(self._module, results, tile, self._available, indices)
             for (name, place), pointer in zip(reads, pointers, strict=True):
-                buffer = self._module.buffer_of(name)
-                self._pointers.setdefault(buffer, False)
                 to = body.index(own * PITCH + lane)
-                body.line(cpp("{}[{}] = {}[{}];", pointer, to, hole(buffer), body.index(place)))
+                body.line(cpp("{}[{}] = {}[{}];", pointer, to, self._read(name), body.index(place)))
         scope.line(BARRIER)
         with self._lines(scope, stage, lane, line, turned=False) as (body, indices, own):
             reads = tiles.transposed(self._module, results, tile, self._available, indices)
@@ -54,10 +51,7 @@ class Tiles(LoopNests):
                 self._found[key] = cpp("{}[{}]", pointer, body.index(lane * PITCH + own))
             for result in results:
                 at = delinear(linear(indices, tile.dims), result.dims)
-                value = body.stored(type_of(result), self._elemental.value(body, result.name, at))
-                buffer = self._module.buffer_of(result.name)
-                self._pointers[buffer] = True
-                body.line(cpp("{}[{}] = {};", hole(buffer), body.index(linear(indices, tile.dims)), value))
+                self.store(body, result.name, linear(indices, tile.dims), self._elemental.value(body, result.name, at))
             self._found = {}
 
     @contextmanager
@@ -81,7 +75,7 @@ class Tiles(LoopNests):
                 places[at] = places[at] + index
                 if split.size * split.parts > dim or split.size < SIDE:
                     wanted.append(cpp("{} < {}", turn.index(places[at]), dim))
-            with turn.block(cpp("if ({})", joined(" && ", wanted)) if wanted else Code("")) as body:
+            with turn.when(wanted) as body:
                 for at in (across, along):
                     places[at] = body.variable("at", body.index(places[at]), tile.dims[at])
                 yield body, tuple(places), own

@@ -16,7 +16,6 @@ from fusiond.model.errors import RequestError
 from fusiond.model.keys import content_key
 from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend import (
-    bitcasts,
     boundaries,
     complex_numbers,
     conditionals,
@@ -197,8 +196,8 @@ class _Import:
             source = self.found[names(operands)[0]]
             if source.dtype != shape.dtype:
                 return self._outside(raw, name, operands, "a bitcast between types is left to a library")
-            layout = bitcasts.layout_of_operand(self.raw, raw)
-            return bitcasts.converted(name, source, layout, shape, self._adding(raw))
+            layout = _layout_of_operand(self.raw, raw)
+            return _bitcast(name, source, layout, shape, self._adding(raw))
         attributes = attributes_of(raw, lambda: _scalar(self, raw))
         return self._add(raw, name, raw.opcode, shape, operands, attributes)
 
@@ -435,3 +434,32 @@ def _scalar(importing: _Import, raw: Raw) -> Computation:
         instructions=tuple(each for each in ordered if each.opcode != "parameter"),
         results=results,
     )
+
+
+# --- bitcasts -------------------------------------------------------------------------------------------
+
+
+def _layout_of_operand(module: RawModule, raw: Raw) -> tuple[int, ...]:
+    """The layout that the text gives a bitcast's operand, which the graph does not keep; empty where it gives none."""
+    for computation in module.computations.values():
+        if any(each is raw for each in computation.instructions):
+            for each in computation.instructions:
+                if each.name == raw.operands[0] and isinstance(each.shape, ArrayShape):
+                    return each.shape.layout
+    return ()
+
+
+def _bitcast(name: str, before: HloInstruction, layout: tuple[int, ...], after: ArrayShape, add: Add) -> str:
+    """The bytes in their order of storage read as another shape (layouts of both ends matter)."""
+    physical = tuple(reversed(layout)) if layout else tuple(range(len(before.dims)))
+    value = before.name
+    if physical != tuple(range(len(before.dims))):
+        stored = ArrayShape(before.dtype, tuple(before.dims[each] for each in physical))
+        value = add(f"{name}.stored", "transpose", stored, [value], {"dimensions": physical})
+    if after.plain:
+        return add(name, "reshape", after, [value], {})
+    order = tuple(reversed(after.layout))
+    read = ArrayShape(after.dtype, tuple(after.dims[each] for each in order))
+    value = add(f"{name}.read", "reshape", read, [value], {})
+    back = tuple(order.index(each) for each in range(len(order)))
+    return add(name, "transpose", after, [value], {"dimensions": back})

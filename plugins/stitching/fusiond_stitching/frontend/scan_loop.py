@@ -10,7 +10,9 @@ from typing import Any
 
 from fusiond.model.keys import content_key
 from fusiond.model.nouns import frozen
-from fusiond_stitching.frontend.graph import Computation, HloModule
+from fusiond_stitching.frontend.graph import BYTES, Computation, HloModule
+
+ALIGNED = 16  #: What each value begins at a multiple of, in bytes
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -64,6 +66,19 @@ class Loop:
         """Elements of a carry, update or what is kept, for an index of the axes."""
         dims = self.body[name].dims
         return math.prod(dim for dim, axis in zip(dims, self.axis_of[name], strict=True) if axis is None)
+
+    def offsets(self, rows: int) -> tuple[Mapping[str, int], int]:
+        """Where the state before and after a trip, and what is kept in it, lie in the shared memory of a block that has
+        so many rows, and how many bytes that is."""
+        found, size = dict[str, int](), 0
+        for name in (*self.carries, *self.kept):
+            found[name] = size
+            bytes_ = rows * self.inside(name) * BYTES[self.body[name].dtype] * (1 + (name in self.carries))
+            size += -(-bytes_ // ALIGNED) * ALIGNED
+        return found, size
+
+    def shared_bytes(self, rows: int) -> int:
+        return self.offsets(rows)[1]
 
     def place(self, result: str) -> int:
         """The number of a result's carry or dynamic-update-slice in the body."""

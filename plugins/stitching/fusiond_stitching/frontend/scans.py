@@ -7,8 +7,8 @@ A scan is one launch of ours: each thread runs the whole loop for its own part o
 registers, or each block for some rows of it, in its shared memory; what the trips store goes to its place at once.
 All other loops stay boundaries, their bodies modules of their own (section 3.1).
 
-Which parts these are follows from the body (`scan_axes`, `scan_blocks`). How often the body runs, and where a trip
-stores its part, is found by running the loop's whole numbers alone (`loop_numbers`). What needs no loop leaves it
+Which parts these are follows from the body (`scan_axes`). How often the body runs, and where a trip
+stores its part, is found by running the loop's whole numbers alone (`constant_numbers`). What needs no loop leaves it
 (`loop_maps`), and what comes behind it element by element joins it (`scan_users`).
 """
 
@@ -20,12 +20,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.model.nouns import frozen
-from fusiond_stitching.frontend import loop_bodies, loop_numbers, scan_blocks
+from fusiond_stitching.frontend import constant_numbers, loop_bodies
 from fusiond_stitching.frontend.constant_numbers import BITS
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, reached
 from fusiond_stitching.frontend.loop_maps import Maps
 from fusiond_stitching.frontend.loop_sums import Sums
-from fusiond_stitching.frontend.scan_axes import Axes, ScanPartition, shared_by_threads
+from fusiond_stitching.frontend.scan_axes import Axes, ScanPartition, kept_by_blocks, shared_by_threads
 from fusiond_stitching.frontend.scan_loop import Loop
 
 MOST_HELD = 128  #: Numbers of the state that a thread holds
@@ -138,7 +138,7 @@ class _Recognised:
             return None
         if any(0 in each.dims for each in body.instructions):
             return None
-        return loop_numbers.run(body, condition, self._begin())
+        return constant_numbers.loop_run(body, condition, self._begin())
 
     def mapped(self, outputs: Sequence[str]) -> Mapping[str, HloInstruction]:
         """The results that are maps, and what these are made of, by name; they are no longer among the live ones. (One
@@ -225,7 +225,7 @@ class _Recognised:
         if places is None or (threads and (places.held > MOST_HELD or places.work > MOST_WORK)):
             return "its state cannot be divided among threads"
         self.shared = shared_by_threads(axes, places, body.by_name) if threads else ()
-        kept = () if threads else scan_blocks.kept(axes, places)
+        kept = () if threads else kept_by_blocks(axes, places)
         if not threads and loop_bodies.inner_loops(body):
             kept = "there is a loop in it, which needs more than threads that keep to themselves"
         if isinstance(kept, str):

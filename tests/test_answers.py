@@ -128,12 +128,10 @@ class Forgetful(ToyStrategy):
         Forgetful.asked[config] = Forgetful.asked.get(config, 0) + 1
         text = made.sources[0].text + f"time {Forgetful.asked[config]}\n"
         return Program(
-            name=made.name,
-            buffers=made.buffers,
+            name=made.name, buffers=made.buffers,
             sources=tuple(type(each)(name=each.name, text=text, entries=each.entries) for each in made.sources),
-            steps=made.steps,
-            sizes=made.sizes,
-        )
+            steps=made.steps, sizes=made.sizes,
+        )  # fmt: skip
 
 
 @pytest.mark.slow

@@ -49,9 +49,6 @@ def test_an_answer_keeps_what_is_newer_than_itself() -> None:
     }  # fmt: skip
     answer = fusiond.Answer.of(document)
     assert (answer.workload.sizes, str(answer.source), answer.ci95, answer.notes) == (
-        {"n": 3},
-        "/x/y.cu",
-        (1.0, 2.0),
-        ("one",),
-    )
+        {"n": 3}, "/x/y.cu", (1.0, 2.0), ("one",),
+    )  # fmt: skip
     assert answer.document["newer"] == 7

@@ -137,11 +137,9 @@ def test_a_damaged_bundle_is_written_again(tmp_path: Path) -> None:
     binary = tmp_path / "s.so"
     binary.write_bytes(b"built")
     program = Program(
-        name="p",
-        buffers=(Buffer(name="y", dtype="int32", elements=4, role=Role.OUTPUT),),
-        sources=(Source(name="s", text="...", entries=("f",)),),
-        steps=(),
-    )
+        name="p", buffers=(Buffer(name="y", dtype="int32", elements=4, role=Role.OUTPUT),),
+        sources=(Source(name="s", text="...", entries=("f",)),), steps=(),
+    )  # fmt: skip
     folder = tmp_path / "bundle"
     for damaged in ("plan.json", "binaries/s.so"):
         write_bundle(folder, program, {"s": binary})

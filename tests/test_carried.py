@@ -73,10 +73,8 @@ def exported(store: Store, row: JobRow, key: str, folder: Path) -> dict[str, byt
     (device,) = store.devices()
     document = {
         "workload": {"name": row.workload_name, "strategy": row.strategy, "sizes": {}},
-        "device": {"name": "cpu", "key": device.info.key},
-        "verdict": "fuse",
-        "program_key": key,
-    }
+        "device": {"name": "cpu", "key": device.info.key}, "verdict": "fuse", "program_key": key,
+    }  # fmt: skip
     files = exporting.export(store.path, document, folder)
     return {path.name: path.read_bytes() for path in files}
 

@@ -60,11 +60,8 @@ def test_the_caches_to_measure_are_jobs_of_their_own() -> None:
     assert one("strategy: toy\nmeasure: {}").search == Search()
     both = jobs.read("j.yaml", "strategy: toy\nmeasure: {cache: both}\nsweep: {n: [2, 3]}\n")
     assert [(each.sizes["n"], each.search.cache) for each in both] == [
-        (2, "warm"),
-        (2, "cold"),
-        (3, "warm"),
-        (3, "cold"),
-    ]
+        (2, "warm"), (2, "cold"), (3, "warm"), (3, "cold"),
+    ]  # fmt: skip
     assert all("measure" not in each.request for each in both)
 
 

@@ -122,10 +122,8 @@ def test_every_fault_is_its_own_outcome_and_the_answer_travels(tmp_path: Path) -
         assert kept.sources[0].language is SourceLanguage.PTX
         document = {
             "workload": {"name": "twice", "strategy": "faulty-ptx", "sizes": {}},
-            "device": {"name": "cpu", "key": info.key},
-            "verdict": "fuse",
-            "program_key": kept.key,
-        }
+            "device": {"name": "cpu", "key": info.key}, "verdict": "fuse", "program_key": kept.key,
+        }  # fmt: skip
         files = {each.name for each in exporting.export(store.path, document, tmp_path / "out")}
         assert {"twice.ptx", "twice.entries.cpp", "twice.sm_90.cubin"} <= files
 

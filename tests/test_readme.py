@@ -31,14 +31,10 @@ def test_the_tutorial_can_be_followed(tmp_path: Path) -> None:
     counted = {"fusiond best jobs/softmax-h100.yaml", "fusiond best --workload harris"}
     script = "\n".join([block(TUTORIAL, "sh"), *(each for each in commands if each not in counted)])
     done = subprocess.run(
-        ["sh", "-e", "-c", script],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+        ["sh", "-e", "-c", script], cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}, capture_output=True,
+        text=True, timeout=110, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "rowmax,scale" in done.stdout
     assert "verdict" in done.stdout
@@ -56,13 +52,10 @@ def test_the_tutorial_can_be_followed_to_its_end(tmp_path: Path) -> None:
                           re.MULTILINE)  # fmt: skip
     assert len(commands) == 7
     done = subprocess.run(
-        ["sh", "-e", "-c", "\n".join(["fusiond examples jobs", *commands])],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        ["sh", "-e", "-c", "\n".join(["fusiond examples jobs", *commands])], cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 

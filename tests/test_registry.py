@@ -72,11 +72,8 @@ def test_what_a_plugin_brings_is_registered_and_listed(tmp_path: Path) -> None:
     assert registry.names("graph") == {}
     first = registry.states[0]
     assert (first.name, first.distribution, first.strategies, first.workloads) == (
-        "plugin",
-        "dist",
-        ("one", "two"),
-        ("k",),
-    )
+        "plugin", "dist", ("one", "two"), ("k",),
+    )  # fmt: skip
     assert first.problem is None
 
 

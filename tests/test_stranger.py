@@ -79,13 +79,9 @@ def python(site: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProc
 
     def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
+            [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(site), **environment},
-        )
+        )  # fmt: skip
 
     return python
 
@@ -99,13 +95,9 @@ def plugins(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def test_it_is_found_by_its_entry_point(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     found = plugins(python("-m", "fusiond", "plugins", "--json"))
     assert found["stranger"] == {
-        "name": "stranger",
-        "distribution": "fusiond-stranger",
-        "strategies": ["saxpy-unroll"],
-        "devices": [],
-        "workloads": ["small"],
-        "problem": None,
-    }
+        "name": "stranger", "distribution": "fusiond-stranger", "strategies": ["saxpy-unroll"], "devices": [],
+        "workloads": ["small"], "problem": None,
+    }  # fmt: skip
     assert found["hfuse"]["problem"] is None
 
 

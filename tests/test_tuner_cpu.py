@@ -43,15 +43,10 @@ BODIES = {
     "deadlocks": "if (threadIdx.x < 64) __syncthreads(); else FUSIOND_BARRIER(1, 256); if (i < n) y[i] = 2 * x[i];",
 }
 EXPECTED = {
-    "right": Outcome.MEASURED,
-    "hangs": Outcome.TIMED_OUT,
-    "out_of_bounds": Outcome.CRASHED,
-    "wild": Outcome.CRASHED,
-    "wrong": Outcome.WRONG_RESULT,
-    "unwritten": Outcome.WRONG_RESULT,
-    "does_not_compile": Outcome.BUILD_FAILED,
+    "right": Outcome.MEASURED, "hangs": Outcome.TIMED_OUT, "out_of_bounds": Outcome.CRASHED, "wild": Outcome.CRASHED,
+    "wrong": Outcome.WRONG_RESULT, "unwritten": Outcome.WRONG_RESULT, "does_not_compile": Outcome.BUILD_FAILED,
     "deadlocks": Outcome.CRASHED,
-}
+}  # fmt: skip
 
 
 def program(text: str, threads: int = 256, language: SourceLanguage = SourceLanguage.CUDA) -> Program:

@@ -95,11 +95,8 @@ BAD = [
 def written(folder: Path, strategy: str, dtype: str, given: str) -> Path:
     """A job that copies an input with this fill."""
     names = {
-        "dtype": dtype,
-        "fill": given,
-        "ctype": DTYPES[dtype].cuda,
-        "hlo": {"int32": "s32", "float32": "f32"}[dtype],
-    }
+        "dtype": dtype, "fill": given, "ctype": DTYPES[dtype].cuda, "hlo": {"int32": "s32", "float32": "f32"}[dtype],
+    }  # fmt: skip
     for name, text in FILES[strategy].items():
         (folder / name).write_text(text.format(**names))
     return folder / "job.yaml"

@@ -272,15 +272,9 @@ def test_ctrl_c_ends_the_waiting(store: Store, fakes: Registry, row: JobRow, mon
 
 def worker(store: Store, run_job: Callable[..., JobState], info: DeviceInfo) -> DeviceWorker:
     return DeviceWorker(
-        device=info,
-        owner=this_process(),
-        accepts=("auto", "fake", info.name),
-        store=store,
-        run_job=run_job,
-        events=Events(),
-        stopping=threading.Event(),
-        poll_secs=0.0,
-    )
+        device=info, owner=this_process(), accepts=("auto", "fake", info.name), store=store, run_job=run_job,
+        events=Events(), stopping=threading.Event(), poll_secs=0.0,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", [StoreUnavailable("the disk is full"), OSError(errno.EMFILE, "Too many open files")])

@@ -40,13 +40,9 @@ class Machine:
     def fusiond(self, *words: object, timeout: float = PATIENCE_SECS) -> FinishedCommand:
         """Run one command to its end. No command may ever show a traceback."""
         done = subprocess.run(
-            [sys.executable, "-m", "fusiond", *map(str, words)],
-            cwd=self.folder,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+            [sys.executable, "-m", "fusiond", *map(str, words)], cwd=self.folder, env=self.env, capture_output=True,
+            text=True, timeout=timeout,
+        )  # fmt: skip
         assert "Traceback" not in done.stderr, done.stderr
         return FinishedCommand(done.returncode, done.stdout, done.stderr)
 
@@ -55,13 +51,9 @@ class Machine:
         name = f"{words[0]}-{time.monotonic_ns()}"
         with open(self.folder / f"{name}.out", "w") as out, open(self.folder / f"{name}.err", "w") as err:
             process = subprocess.Popen(
-                [sys.executable, "-m", "fusiond", *map(str, words)],
-                cwd=self.folder,
-                env=self.env,
-                stdout=out,
-                stderr=err,
-                text=True,
-            )
+                [sys.executable, "-m", "fusiond", *map(str, words)], cwd=self.folder, env=self.env, stdout=out,
+                stderr=err, text=True,
+            )  # fmt: skip
         self.started.append(process)
         return process
 

@@ -161,9 +161,7 @@ def test_broken_pipe_is_quiet(machine: Any) -> None:
     (row,) = machine.fusiond("jobs", "--json").json
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {sys.executable} -m fusiond explain {row['id']} --json | head -c 10"],
-        env=machine.env,
-        capture_output=True,
-        text=True,
-    )
+        env=machine.env, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.stderr == ""
     assert done.stdout.startswith("{")

@@ -93,27 +93,18 @@ def ncu_output(kernel: str, launches: list[Mapping[str, str]]) -> str:
 
 
 VALUES = {
-    counters.ISSUE: "36.25",
-    counters.OCCUPANCY: "59.04",
-    counters.CYCLES: "1,234,567",
-    counters.WARPS: "11.0",
-    counters.SELECTED: "1.0",
-    counters.STALLED.format("long_scoreboard"): "4.0",
-    counters.STALLED.format("lg_throttle"): "0.35",
-    counters.STALLED.format("drain"): "n/a",
-}
+    counters.ISSUE: "36.25", counters.OCCUPANCY: "59.04", counters.CYCLES: "1,234,567", counters.WARPS: "11.0",
+    counters.SELECTED: "1.0", counters.STALLED.format("long_scoreboard"): "4.0",
+    counters.STALLED.format("lg_throttle"): "0.35", counters.STALLED.format("drain"): "n/a",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("shown", ["max_pool_2d", "void max_pool_2d<float>(float *, int)", "max_pool_2d<float>"])
 def test_what_ncu_prints_is_read(shown: str) -> None:
     output = ncu_output(shown, [dict(VALUES, **{counters.ISSUE: "1.0"}), VALUES])
     assert counters.read(output, "", "max_pool_2d<float>", 0) == {
-        "issue_slot_pct": 36.25,
-        "memory_stall_pct": 43.5,
-        "occupancy_pct": 59.04,
-        "cycles": 1234567.0,
-        "reason": None,
-    }
+        "issue_slot_pct": 36.25, "memory_stall_pct": 43.5, "occupancy_pct": 59.04, "cycles": 1234567.0, "reason": None,
+    }  # fmt: skip
 
 
 def test_the_command_names_the_bundle_runner(tmp_path: Path) -> None:

@@ -68,13 +68,10 @@ def times(fusable_us, whole_us):
 def test_the_papers_formula():
     row = {
         "plans": {
-            "unfused": times(100.0, 150.0),
-            "xla_rules": times(50.0, 100.0),
-            "paper": times(40.0, 90.0),
-            "packed": times(25.0, 75.0),
-            "barriers": {"problem": "refused", "fusable_us": 1.0},
-        }
-    }
+            "unfused": times(100.0, 150.0), "xla_rules": times(50.0, 100.0), "paper": times(40.0, 90.0),
+            "packed": times(25.0, 75.0), "barriers": {"problem": "refused", "fusable_us": 1.0},
+        },
+    }  # fmt: skip
     found = measure.gains(row)
     assert found["best"] == "packed"
     over = found["over_unfused"]

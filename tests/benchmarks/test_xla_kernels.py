@@ -75,12 +75,9 @@ ret;
 }
 """
 FILES = {
-    "m.sm_9.0a_gpu_after_optimizations.txt": HLO,
-    "m.sm_9.0a_gpu_after_optimizations-buffer-assignment.txt": ASSIGNMENT,
-    "m.thunk_sequence.txt": SEQUENCE,
-    "m.thunk_metadata.txt": METADATA,
-    "m.1.ptx": PTX,
-}
+    "m.sm_9.0a_gpu_after_optimizations.txt": HLO, "m.sm_9.0a_gpu_after_optimizations-buffer-assignment.txt": ASSIGNMENT,
+    "m.thunk_sequence.txt": SEQUENCE, "m.thunk_metadata.txt": METADATA, "m.1.ptx": PTX,
+}  # fmt: skip
 
 
 def dumped(folder: Path, **changed: str) -> Path:

@@ -153,11 +153,9 @@ def test_what_xla_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for number, text in enumerate(texts):
         (tmp_path / "xla" / f"module_{number}.ptx").write_text(text)
     one, other, either = captured(
-        tmp_path,
-        (b"\x7fELF fusion fusion_1", "fusion_1"),
-        (b"\x7fELF fusion fusion_2", "fusion"),
+        tmp_path, (b"\x7fELF fusion fusion_1", "fusion_1"), (b"\x7fELF fusion fusion_2", "fusion"),
         (b"\x7fELF copy", "copy"),
-    )
+    )  # fmt: skip
     origins.keep(tmp_path, {"TRITON_CACHE_DIR": str(tmp_path / "no"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "no")})
     assert origins.ptx_of(one) == texts[1]
     assert origins.ptx_of(other) is None

@@ -71,21 +71,9 @@ def test_it_imports_next_to_nothing(database: Path, done_job: str, real: Registr
     )
     modules = set(done.stderr.split())
     heavy = {
-        "rich",
-        "yaml",
-        "optuna",
-        "pluggy",
-        "numpy",
-        "sqlite_utils",
-        "httpx",
-        "dataclasses",
-        "pathlib",
-        "logging",
-        "argparse",
-        "typing",
-        "shutil",
-        "difflib",
-    }
+        "rich", "yaml", "optuna", "pluggy", "numpy", "sqlite_utils", "httpx", "dataclasses", "pathlib", "logging",
+        "argparse", "typing", "shutil", "difflib",
+    }  # fmt: skip
     assert not modules & heavy
     ours = {name for name in modules if name.startswith("fusiond")}
     assert ours == {
@@ -119,22 +107,11 @@ def test_what_is_read_quickly_is_read_as_argparse_reads_it(words: list[str]) -> 
 
 
 DOCUMENT: dict[str, Any] = {
-    "workload": {"strategy": "hfuse", "name": "a,b", "sizes": {}},
-    "device": {"name": "cuda:0", "key": "k"},
-    "verdict": "fuse",
-    "config": {"order": "ab"},
-    "time_us": 10.0,
-    "baseline": "streams_ab",
-    "baseline_us": 12.0,
-    "speedup": 1.2,
-    "ci95": [1.1, 1.3],
-    "verified": True,
-    "evidence": "measured",
-    "match": "exact",
-    "trials": 9,
-    "source": None,
-    "found_at": "2026-01-31T12:00:00+00:00",
-}
+    "workload": {"strategy": "hfuse", "name": "a,b", "sizes": {}}, "device": {"name": "cuda:0", "key": "k"},
+    "verdict": "fuse", "config": {"order": "ab"}, "time_us": 10.0, "baseline": "streams_ab", "baseline_us": 12.0,
+    "speedup": 1.2, "ci95": [1.1, 1.3], "verified": True, "evidence": "measured", "match": "exact", "trials": 9,
+    "source": None, "found_at": "2026-01-31T12:00:00+00:00",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

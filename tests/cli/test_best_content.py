@@ -86,31 +86,15 @@ def tuned(
         workload = dataclasses.replace(workload, strategy_version=version)
     record = Record(
         **{
-            "strategy": workload.strategy,
-            "workload_name": workload.name,
-            "workload_key": workload.key,
-            "sizes": workload.sizes,
-            "device_name": device.name,
-            "device_key": device.key,
-            "env_key": device.env_key,
-            "verdict": Verdict.FUSE,
-            "config": Config.of({"kind": "horizontal"}),
-            "program_key": UNFUSED.key,
-            "time_us": 10.0,
-            "baseline": "sequential",
-            "baseline_us": 15.0,
-            "baseline_program_key": UNFUSED.key,
-            "baseline_config": Config.of({"threads.a": 512}),
-            "speedup": 1.5,
-            "ci95": (1.4, 1.6),
-            "verified": True,
-            "evidence": device.evidence,
-            "cache": cache,
-            "trials": 9,
-            "found_at": "2026-01-01T00:00:00.000+00:00",
+            "strategy": workload.strategy, "workload_name": workload.name, "workload_key": workload.key,
+            "sizes": workload.sizes, "device_name": device.name, "device_key": device.key, "env_key": device.env_key,
+            "verdict": Verdict.FUSE, "config": Config.of({"kind": "horizontal"}), "program_key": UNFUSED.key,
+            "time_us": 10.0, "baseline": "sequential", "baseline_us": 15.0, "baseline_program_key": UNFUSED.key,
+            "baseline_config": Config.of({"threads.a": 512}), "speedup": 1.5, "ci95": (1.4, 1.6), "verified": True,
+            "evidence": device.evidence, "cache": cache, "trials": 9, "found_at": "2026-01-01T00:00:00.000+00:00",
             **fields,
-        }
-    )
+        },
+    )  # fmt: skip
     with Store.open(database) as store:
         row = store.submit(ready.job, workload)
         store.save_device(device)
@@ -232,13 +216,9 @@ def test_a_name_that_files_settle_loads_no_plugin(
     with Store.open(database) as store:
         content_lookup.index(store, real)
     done = subprocess.run(
-        [sys.executable, "-c", _FAST, "best", "--pair", "scale,shift"],
-        cwd=folders[where],
-        env={**os.environ, "FUSIOND_DB": str(database)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-c", _FAST, "best", "--pair", "scale,shift"], cwd=folders[where],
+        env={**os.environ, "FUSIOND_DB": str(database)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert (done.returncode, "slow" in done.stderr) == (0 if where == "times" else 2, False), done.stderr
 
 

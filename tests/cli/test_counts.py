@@ -73,11 +73,9 @@ def test_what_is_sampled_says_how_far_it_may_be_off(
 def test_programs_are_summed_and_held_against_the_unfused_one(capsys: pytest.CaptureFixture[str]) -> None:
     """The bound is the program's own: launches may overlap, so theirs do not add up."""
     _, _, sentences = shown(
-        capsys,
-        row(launch="a", program_bound_us=6.0),
-        row(launch="b", program_bound_us=6.0, dram_bytes=2_500_000),
+        capsys, row(launch="a", program_bound_us=6.0), row(launch="b", program_bound_us=6.0, dram_bytes=2_500_000),
         row("seed 0", dram_bytes=1_000_000, program_bound_us=4.0),
-    )
+    )  # fmt: skip
     assert sentences == [
         "native: 4 MB to and from DRAM, at least 6 us",
         "seed 0: 1 MB to and from DRAM, at least 4 us; 0.25 times native's traffic, whose bound is 1.50 times this one",
@@ -87,13 +85,9 @@ def test_programs_are_summed_and_held_against_the_unfused_one(capsys: pytest.Cap
 def test_a_launch_that_was_not_counted_says_why_and_its_program_has_no_sum(capsys: pytest.CaptureFixture[str]) -> None:
     why = "softmax.cu:7: ld.global.f32: outside of every buffer"
     _, cells, sentences = shown(
-        capsys,
-        row(),
-        row("seed 0", launch="before"),
-        row("seed 0", launch="fused", **NULLS | {"failed": why}),
-        row("seed 0", launch="after", **NULLS | {"failed": "not run: fused failed"}),
-        row("seed 1"),
-    )
+        capsys, row(), row("seed 0", launch="before"), row("seed 0", launch="fused", **NULLS | {"failed": why}),
+        row("seed 0", launch="after", **NULLS | {"failed": "not run: fused failed"}), row("seed 1"),
+    )  # fmt: skip
     assert cells[2:4] == [["seed 0", "fused", "not counted"], ["seed 0", "after", "not counted"]]
     assert sentences == [
         "native: 1.5 MB to and from DRAM, at least 4 us",

@@ -29,15 +29,10 @@ class Row:
 def trial(sequence: int, outcome: Outcome, *samples: float) -> Trial:
     measurement = Measurement(span_us=samples, clock="device", purpose=Purpose.SEARCH) if samples else None
     return Trial(
-        sequence=sequence,
-        config=Config.of({"threads": 32 * (1 + sequence), "map": "pad", "cap": None}),
-        origin="sampler",
-        outcome=outcome,
-        reason="" if samples else "=it broke",
-        ratio=1.25 if samples else None,
-        time_us=samples[0] if samples else None,
-        measurement=measurement,
-    )
+        sequence=sequence, config=Config.of({"threads": 32 * (1 + sequence), "map": "pad", "cap": None}),
+        origin="sampler", outcome=outcome, reason="" if samples else "=it broke", ratio=1.25 if samples else None,
+        time_us=samples[0] if samples else None, measurement=measurement,
+    )  # fmt: skip
 
 
 TRIALS = (

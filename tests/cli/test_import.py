@@ -20,11 +20,9 @@ Run = Callable[..., Any]
 
 def result(**fields: Any) -> dict[str, Any]:
     given = {
-        "configuration": {"x": 1, "map": "pad"},
-        "times": {"runtimes": [1.5, 1.25]},
-        "invalidity": "correct",
+        "configuration": {"x": 1, "map": "pad"}, "times": {"runtimes": [1.5, 1.25]}, "invalidity": "correct",
         "correctness": 1,
-    }
+    }  # fmt: skip
     return {**given, **fields}
 
 
@@ -185,19 +183,8 @@ def test_the_schema_s_own_words(tmp_path: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((Path(kernel_tuner.__file__).parent / "schema/T4/1.0.0/results-schema.json").read_text())
     values = (
-        None,
-        True,
-        0,
-        1.5,
-        "x",
-        "compile",
-        [],
-        [1],
-        {},
-        {"compilation_time": "1"},
-        {"runtimes": 3},
-        [{"name": 3}],
-    )
+        None, True, 0, 1.5, "x", "compile", [], [1], {}, {"compilation_time": "1"}, {"runtimes": 3}, [{"name": 3}],
+    )  # fmt: skip
     for name in (*result(), "timestamp", "objectives", "measurements"):
         for value in values:
             if isinstance(value, bool) or (name == "invalidity" and isinstance(value, list | dict)):

@@ -38,12 +38,8 @@ def test_jobs(fusiond: Run, done_job: str) -> None:
 
 def test_show(fusiond: Run, done_job: str) -> None:
     assert fusiond("show", done_job, "--json").json == {
-        "id": done_job,
-        "state": "done",
-        "trials": 3,
-        "best": pytest.approx(1.02),
-        "problem": None,
-    }
+        "id": done_job, "state": "done", "trials": 3, "best": pytest.approx(1.02), "problem": None,
+    }  # fmt: skip
     assert "trials      3 of 3" in fusiond("show", done_job[:4]).out
 
 

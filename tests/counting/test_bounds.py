@@ -21,29 +21,17 @@ from fusiond.model.errors import RequestError
 from fusiond.model.program import HostCall, Launch, Program
 
 NOTHING = LaunchWork(
-    blocks=132 * 8,
-    warps_per_block=8,
-    resident_per_sm=8,
-    dram_bytes=0,
-    compulsory_read_sectors=0,
-    read_sectors=0,
-    write_sectors=0,
-    atomic_sectors=0,
-    shared_wavefronts=0,
-    warps={},
-)
+    blocks=132 * 8, warps_per_block=8, resident_per_sm=8, dram_bytes=0, compulsory_read_sectors=0, read_sectors=0,
+    write_sectors=0, atomic_sectors=0, shared_wavefronts=0, warps={},
+)  # fmt: skip
 
 
 def test_a_copy_is_bound_by_dram() -> None:
     sectors = 10**9 // 32
     work = dataclasses.replace(
-        NOTHING,
-        dram_bytes=2 * 10**9,
-        compulsory_read_sectors=sectors,
-        read_sectors=sectors,
-        write_sectors=sectors,
+        NOTHING, dram_bytes=2 * 10**9, compulsory_read_sectors=sectors, read_sectors=sectors, write_sectors=sectors,
         warps={"global": 2 * sectors // 4, "integer": 6 * sectors // 4},
-    )
+    )  # fmt: skip
     found = bound(work, H100)
     assert found.binding == "dram"
     assert found.us == pytest.approx(2e9 / 3.35e12 * 1e6)
@@ -69,19 +57,10 @@ def test_a_tail_of_equal_blocks() -> None:
 
 counts = st.integers(0, 10**12)
 works = st.builds(
-    LaunchWork,
-    blocks=st.integers(1, 10**7),
-    warps_per_block=st.integers(1, 32),
-    resident_per_sm=st.integers(1, 32),
-    dram_bytes=counts,
-    compulsory_read_sectors=counts,
-    read_sectors=counts,
-    write_sectors=counts,
-    atomic_sectors=counts,
-    shared_wavefronts=counts,
-    warps=st.dictionaries(st.sampled_from(CLASSES), counts),
-    shortest_share=st.floats(0, 1),
-)
+    LaunchWork, blocks=st.integers(1, 10**7), warps_per_block=st.integers(1, 32), resident_per_sm=st.integers(1, 32),
+    dram_bytes=counts, compulsory_read_sectors=counts, read_sectors=counts, write_sectors=counts, atomic_sectors=counts,
+    shared_wavefronts=counts, warps=st.dictionaries(st.sampled_from(CLASSES), counts), shortest_share=st.floats(0, 1),
+)  # fmt: skip
 gpus = st.sampled_from(tuple(GPUS.values()))
 
 
@@ -248,26 +227,18 @@ def threads(blocks: list[BasicBlock], lines: dict[int, LineCounts]) -> list[int]
 
 def test_two_loops_on_two_sides_are_entered_by_as_many_as_in_ptx() -> None:
     blocks = [
-        block(1, 3),
-        block(2),
-        block(2, 5, line=2, opcode="LDG"),
-        block(4),
-        block(4, 5, line=3, opcode="LDG"),
+        block(1, 3), block(2), block(2, 5, line=2, opcode="LDG"), block(4), block(4, 5, line=3, opcode="LDG"),
         block(ends=True),
-    ]
+    ]  # fmt: skip
     found = threads(blocks, {2: line(1000, entered=40), 3: line(500, entered=24)})
     assert found == [64, 40, 1000, 24, 500, 64]
 
 
 def test_two_loops_that_each_want_all_threads_share_them() -> None:
     blocks = [
-        block(1, 3),
-        block(2),
-        block(2, 5, line=2, opcode="LDG"),
-        block(4),
-        block(4, 5, line=3, opcode="LDG"),
+        block(1, 3), block(2), block(2, 5, line=2, opcode="LDG"), block(4), block(4, 5, line=3, opcode="LDG"),
         block(ends=True),
-    ]
+    ]  # fmt: skip
     found = threads(blocks, {2: line(1000), 3: line(500)})
     assert (found[2], found[4], found[1] + found[3]) == (1000, 500, 64)
 
@@ -276,12 +247,9 @@ def unrolled_by_four() -> list[BasicBlock]:
     """A loop of four rounds at once, which saves jumps, and one of what is left."""
     load, jump = SassInstruction("LDG", False, 2), SassInstruction("BRA", True, 0)
     return [
-        block(1, 2),
-        BasicBlock((load, load, load, load, jump), (1, 2), False, None),
-        block(3, 4),
-        BasicBlock((load, jump), (3, 4), False, None),
-        block(ends=True),
-    ]
+        block(1, 2), BasicBlock((load, load, load, load, jump), (1, 2), False, None), block(3, 4),
+        BasicBlock((load, jump), (3, 4), False, None), block(ends=True),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("rounds", "four"), [(1, 0), (3, 0), (4, 1), (7, 1), (8, 2)])
@@ -296,13 +264,9 @@ def test_an_inner_loop_is_entered_each_time_that_the_outer_one_goes_round(entere
     """Ten rounds of 64 threads outside, each of which begins another inside, or one of which does: PTX says which, and
     not the product that ptxas moved to where the inner one begins."""
     blocks = [
-        block(1),
-        block(2, 4, line=2, opcode="LDG"),
-        block(3, line=4, opcode="IMAD"),
-        block(3, 4, line=3, opcode="FMUL"),
-        block(1, 5),
-        block(ends=True),
-    ]
+        block(1), block(2, 4, line=2, opcode="LDG"), block(3, line=4, opcode="IMAD"),
+        block(3, 4, line=3, opcode="FMUL"), block(1, 5), block(ends=True),
+    ]  # fmt: skip
     lines = {2: line(640, entered=64), 3: line(6400, opcode="mul.f32", entered=entered)}
     lines[4] = line(64, opcode="mul.lo.s32")
     assert threads(blocks, lines) == [64, 640, expected, 6400, 640, 64]
@@ -322,11 +286,9 @@ def test_a_negation_before_an_addition_is_no_second_copy() -> None:
 
 def test_copies_at_the_ends_of_branches_share_the_count() -> None:
     blocks = [
-        block(1, 2),
-        block(3, line=2, opcode="STG"),
-        block(3, line=2, opcode="STG"),
+        block(1, 2), block(3, line=2, opcode="STG"), block(3, line=2, opcode="STG"),
         block(ends=True, line=3, opcode="STG"),
-    ]
+    ]  # fmt: skip
     found = threads(blocks, {2: line(64, opcode="st.global.f32"), 3: line(64, opcode="st.global.f32")})
     assert (found[1] + found[2], found[3]) == (64, 64)
 

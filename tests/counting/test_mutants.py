@@ -123,10 +123,7 @@ MATRICES = {
         "gemm_f16_sm_80",
     ),
     "boxes lie straight": (
-        "transfers.cpp",
-        "(place ^ ((place >> 7 & swizzled) << 4))",
-        "place",
-        "gemm_descriptor_sm_90",
+        "transfers.cpp", "(place ^ ((place >> 7 & swizzled) << 4))", "place", "gemm_descriptor_sm_90",
     ),
     "the other parity": (
         "transfers.cpp",
@@ -142,7 +139,7 @@ MATRICES = {
         "gemm_host_descriptor_sm_90",
     ),
     "what is outside": ("transfers.cpp", "at >= 0 && at < map.extent[k]", "at >= 0", "gemm_descriptor_sm_90"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow

@@ -114,20 +114,11 @@ def unrolled_instructions(trips: int) -> int:
 
 
 UNROLLED = {
-    "begin": (0x0, 0x80),
-    "divide": (0x80, 0x110),
-    "before_single": (0x110, 0x160),
-    "single": (0x160, 0x1F0),
-    "join": (0x1F0, 0x210),
-    "before_quads": (0x210, 0x2A0),
-    "before_four": (0x2A0, 0x2C0),
-    "four": (0x2C0, 0x510),
-    "join_quads": (0x510, 0x560),
-    "two": (0x560, 0x6C0),
-    "join_two": (0x6C0, 0x6F0),
-    "one": (0x6F0, 0x770),
+    "begin": (0x0, 0x80), "divide": (0x80, 0x110), "before_single": (0x110, 0x160), "single": (0x160, 0x1F0),
+    "join": (0x1F0, 0x210), "before_quads": (0x210, 0x2A0), "before_four": (0x2A0, 0x2C0), "four": (0x2C0, 0x510),
+    "join_quads": (0x510, 0x560), "two": (0x560, 0x6C0), "join_two": (0x6C0, 0x6F0), "one": (0x6F0, 0x770),
     "end": (0x770, 0x7C0),
-}
+}  # fmt: skip
 
 
 def hash_instructions(trips: int) -> int:
@@ -142,15 +133,9 @@ def hash_instructions(trips: int) -> int:
 
 
 HASH: Sequence[tuple[int, int]] = (
-    (0x0, 0x90),
-    (0x90, 0xF0),
-    (0xF0, 0x110),
-    (0x110, 0x340),
-    (0x340, 0x350),
-    (0x350, 0x400),
-    (0x400, 0x420),
+    (0x0, 0x90), (0x90, 0xF0), (0xF0, 0x110), (0x110, 0x340), (0x340, 0x350), (0x350, 0x400), (0x400, 0x420),
     (0x420, 0x470),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("trips", [0, 1, 3, 4, 7, 8, 16, 30, 61, 160, 250])
@@ -194,14 +179,9 @@ def test_blocks_of_a_listing() -> None:
     """BRA.DIV is not taken; a second predicate makes a branch conditional; functions of ptxas's own have no lines."""
     blocks = sass.parse(LISTING)["k"].blocks
     assert [(each.successors, each.ends, each.calls) for each in blocks] == [
-        ((1, 4), False, None),
-        ((2,), False, 6),
-        ((3, 4), False, None),
-        ((4,), False, None),
-        ((5,), True, None),
-        ((), True, None),
-        ((), True, None),
-    ]
+        ((1, 4), False, None), ((2,), False, 6), ((3, 4), False, None), ((4,), False, None), ((5,), True, None),
+        ((), True, None), ((), True, None),
+    ]  # fmt: skip
     assert [each.line for each in blocks[1].instructions] == [12]
     assert [(each.opcode, each.line) for each in blocks[6].instructions] == [("MUFU.RCP", 0), ("RET.REL.NODEC", 0)]
     assert [each.guarded for each in (*blocks[3].instructions, *blocks[4].instructions)] == [True, True]

@@ -52,17 +52,11 @@ class Case:
 
 
 cases = st.builds(
-    Case,
-    blocks=st.integers(200, 1500),
-    trips=st.integers(1, 12),
-    kind=st.integers(0, 3),
-    unequal=st.sampled_from([2, 3, 5, 16]),
-    gathered=st.sampled_from([0, 0, 1]),
-    stride=st.sampled_from([1, 1, 2, 8, 33]),
-    group=st.sampled_from([1, 1, 4, 16, 40, 2000]),
-    l2_kib=st.sampled_from([4, 16, 32, 64, 128, 256, 1024]),
-    budget=st.sampled_from([3000, 10_000, 30_000]),
-)
+    Case, blocks=st.integers(200, 1500), trips=st.integers(1, 12), kind=st.integers(0, 3),
+    unequal=st.sampled_from([2, 3, 5, 16]), gathered=st.sampled_from([0, 0, 1]),
+    stride=st.sampled_from([1, 1, 2, 8, 33]), group=st.sampled_from([1, 1, 4, 16, 40, 2000]),
+    l2_kib=st.sampled_from([4, 16, 32, 64, 128, 256, 1024]), budget=st.sampled_from([3000, 10_000, 30_000]),
+)  # fmt: skip
 
 
 UNEQUAL = Case(694, 9, 1, 16, 0, 1, 4, 16, 10_000)

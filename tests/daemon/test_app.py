@@ -79,10 +79,8 @@ def test_a_mistake_in_a_job_names_file_line_and_key_and_stores_nothing(http: htt
     response = http.post("/jobs", json={"path": "/x/job.yaml", "text": "strategy: toy\nsearch: {trails: 3}\n"})
     assert response.status_code == 400
     assert error(response) == {
-        "kind": "UnknownName",
-        "where": "/x/job.yaml:2",
-        "problem": "unknown key 'trails'; did you mean 'trials'?",
-    }
+        "kind": "UnknownName", "where": "/x/job.yaml:2", "problem": "unknown key 'trails'; did you mean 'trials'?",
+    }  # fmt: skip
     assert [job["id"] for job in http.get("/jobs").json()["jobs"]] == before
 
 

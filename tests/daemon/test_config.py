@@ -51,14 +51,9 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     text = "db: store/x.sqlite\nsocket: /run/x\ndevices: [cpu, 'cuda:1']\npoll_secs: 2\n"
     found = read(tmp_path, text + "when_busy: share\nlog_level: debug\nlog: json\n")
     assert found == config.DaemonConfig(
-        db=tmp_path / "store/x.sqlite",
-        socket=Path("/run/x"),
-        devices=("cpu", "cuda:1"),
-        poll_secs=2.0,
-        when_busy="share",
-        log_level="debug",
-        log="json",
-    )
+        db=tmp_path / "store/x.sqlite", socket=Path("/run/x"), devices=("cpu", "cuda:1"), poll_secs=2.0,
+        when_busy="share", log_level="debug", log="json",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -210,10 +205,8 @@ def test_it_is_told_and_the_environment_is_not_handed_on(systemd: tuple[socket.s
     notifier.stopping()
     said = [listener.recv(1000).decode().splitlines() for _ in range(3)]
     assert said == [
-        ["READY=1", "STATUS=serving"],
-        ["WATCHDOG=1"],
-        ["STOPPING=1", "STATUS=running measurements are finished"],
-    ]
+        ["READY=1", "STATUS=serving"], ["WATCHDOG=1"], ["STOPPING=1", "STATUS=running measurements are finished"],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

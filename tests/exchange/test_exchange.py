@@ -45,11 +45,9 @@ def answer(entry: ExchangeEntry, signer: Signer = SIGNERS[0], **body: Any) -> Ex
 def served(exchange: Exchange, entry: ExchangeEntry) -> list[str]:
     body = entry.body
     found = exchange.find(
-        family=body["workload"]["content_family_key"],
-        devices=[body["device"]["key"]],
-        cache="warm",
+        family=body["workload"]["content_family_key"], devices=[body["device"]["key"]], cache="warm",
         sizes=canonical(body["workload"]["sizes"]),
-    )
+    )  # fmt: skip
     return [each["key"] for each in found]
 
 
@@ -89,12 +87,8 @@ RULES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"found_at": "2026-02-01T00:00:00+00:00"}, {"found_at": "2026-01-01T00:00:00+00:00"}),
 )
 PLAIN = {
-    "strategy_version": 2,
-    "verdict": "keep",
-    "verified": True,
-    "processes": 5,
-    "found_at": "2026-01-01T00:00:00+00:00",
-}
+    "strategy_version": 2, "verdict": "keep", "verified": True, "processes": 5, "found_at": "2026-01-01T00:00:00+00:00",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("better", "worse"), RULES)

@@ -55,19 +55,12 @@ def _once_only(how: Callable[[], None]) -> Callable[[], None]:
 
 
 DEEDS: dict[str, Callable[[], None]] = {
-    "segfault": _segfault,
-    "overflow": _overflow,
-    "abort": os.abort,
-    "exit": lambda: os._exit(0),
-    "forever": _forever,
-    "eat": _eat,
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "kill-once": _once_only(lambda: os.kill(os.getpid(), signal.SIGKILL)),
-    "segfault-once": _once_only(_segfault),
-    "kill-parent-once": _once_only(lambda: os.kill(os.getppid(), signal.SIGKILL)),
-    "raise": lambda: [][0],
+    "segfault": _segfault, "overflow": _overflow, "abort": os.abort, "exit": lambda: os._exit(0), "forever": _forever,
+    "eat": _eat, "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "kill-once": _once_only(lambda: os.kill(os.getpid(), signal.SIGKILL)), "segfault-once": _once_only(_segfault),
+    "kill-parent-once": _once_only(lambda: os.kill(os.getppid(), signal.SIGKILL)), "raise": lambda: [][0],
     "print": lambda: print("out of the way"),
-}
+}  # fmt: skip
 
 
 def _do(word: str) -> None:
@@ -84,14 +77,9 @@ class Mischief(ToyStrategy):
                 _do(line.strip())
         workload = super().parse(job, inputs)
         return Workload(
-            strategy=self.name,
-            strategy_version=1,
-            name=workload.name,
-            members=workload.members,
-            sizes=workload.sizes,
-            content=workload.content,
-            payload={**workload.payload, **dict(job.request)},
-        )
+            strategy=self.name, strategy_version=1, name=workload.name, members=workload.members, sizes=workload.sizes,
+            content=workload.content, payload={**workload.payload, **dict(job.request)},
+        )  # fmt: skip
 
     def analyse(self, workload: Workload, target: Target) -> Analysis:
         _do(workload.payload.get("analyse", ""))

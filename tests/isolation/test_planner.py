@@ -91,12 +91,10 @@ def prepared(planner: Planner, tmp_path: Path) -> Plan:
         return prepare(
             registry,
             Job(
-                strategy="mischief",
-                request=frozen({"files": paths, "side": 2, **request}),
-                sizes=frozen(),
+                strategy="mischief", request=frozen({"files": paths, "side": 2, **request}), sizes=frozen(),
                 path=str(path),
             ),
-        )
+        )  # fmt: skip
 
     return make
 

@@ -47,13 +47,11 @@ def telling() -> Registry:
     """What a zygote says of itself, as it loads its plugins."""
     print("a plugin prints")
     told = {
-        "pid": os.getpid(),
-        "group": os.getpgid(0),
+        "pid": os.getpid(), "group": os.getpgid(0),
         "files": [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()],
-        "read": os.read(0, 1).decode(),
-        "environment": {name: os.environ.get(name) for name in start.ENVIRONMENT},
+        "read": os.read(0, 1).decode(), "environment": {name: os.environ.get(name) for name in start.ENVIRONMENT},
         "threads": threading.active_count(),
-    }
+    }  # fmt: skip
     with Path(os.environ["TOLD"]).open("a", encoding="utf-8") as file:
         file.write(json.dumps(told) + "\n")
     return Registry()

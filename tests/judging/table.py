@@ -84,11 +84,7 @@ CHEATED = (
     _cheat("axpy", "reads_before", "out of bounds", "reads_before.cu:4", "bytes before y"),
     _cheat("axpy", "reads_all_lanes", "out of bounds", "reads_all_lanes.cu:4", "of x"),
     _cheat(
-        "axpy",
-        "reads_vector_behind",
-        "out of bounds",
-        "reads_vector_behind.cu:5",
-        "outside of every buffer",
+        "axpy", "reads_vector_behind", "out of bounds", "reads_vector_behind.cu:5", "outside of every buffer",
         grid=["ceil_div(n, 4 * block.x)"],
     ),
     _cheat("rowsum", "no_barrier", "race", "race", "no_barrier.cu:9"),
@@ -113,7 +109,7 @@ CHEATED = (
     _cheat("rowsum", "unset_local", "never written", "sums"),
     _cheat("prefix", "unset_scratch", "never written", "y"),
     _cheat("bins", "forgets", "never written", "counts"),
-)
+)  # fmt: skip
 
 HONEST = (
     *(_cheat(name, name, "honest") for name in KERNELS),

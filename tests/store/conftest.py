@@ -20,12 +20,9 @@ class Make:
 
     def workload(self, name: str = "hist,maxpool", sizes: Mapping[str, int] | None = None, **fields: Any) -> Workload:
         given: dict[str, Any] = {
-            "strategy": "hfuse",
-            "strategy_version": 1,
-            "members": tuple(name.split(",")),
-            "content": {"sources": name},
+            "strategy": "hfuse", "strategy_version": 1, "members": tuple(name.split(",")), "content": {"sources": name},
             "payload": None,
-        }
+        }  # fmt: skip
         return Workload(name=name, sizes=sizes or {"a.n": 1000, "b.n": 1000}, **{**given, **fields})
 
     def job(self, **fields: Any) -> Job:
@@ -41,14 +38,9 @@ class Make:
 
     def trial(self, sequence: int = 0, **fields: Any) -> Trial:
         given: dict[str, Any] = {
-            "config": Config.of({"cap": sequence}),
-            "origin": "sampler",
-            "outcome": Outcome.MEASURED,
-            "ratio": 2.0,
-            "time_us": 10.5,
-            "program_key": f"program{sequence}",
-            "measurement": self.measurement(),
-        }
+            "config": Config.of({"cap": sequence}), "origin": "sampler", "outcome": Outcome.MEASURED, "ratio": 2.0,
+            "time_us": 10.5, "program_key": f"program{sequence}", "measurement": self.measurement(),
+        }  # fmt: skip
         return Trial(sequence=sequence, **{**given, **fields})
 
     def device(self, name: str = "cuda:0", **fields: Any) -> DeviceInfo:
@@ -61,44 +53,24 @@ class Make:
             "evidence": "emulated" if emulated else "measured",
             "env": {"driver": "580.1", "fusiond": __version__},
             "limits": DeviceLimits(
-                multiprocessors=132,
-                shared_bytes_per_sm=228 << 10,
-                shared_bytes_per_block=227 << 10,
-                threads_per_sm=2048,
-                blocks_per_sm=32,
+                multiprocessors=132, shared_bytes_per_sm=228 << 10, shared_bytes_per_block=227 << 10,
+                threads_per_sm=2048, blocks_per_sm=32,
             ),
-        }
+        }  # fmt: skip
         return DeviceInfo(name=name, **{**given, **fields})
 
     def record(self, workload: Workload, device: DeviceInfo, **fields: Any) -> Record:
         given: dict[str, Any] = {
-            "verdict": Verdict.FUSE,
-            "config": Config.of({"cap": 32, "partition": "paper"}),
-            "program_key": "program",
-            "time_us": 10.0,
-            "baseline": "streams",
-            "baseline_us": 15.0,
-            "speedup": 1.5,
-            "ci95": (1.4, 1.6),
-            "verified": True,
-            "checks": ("2 seeds, equal",),
-            "figures": {"whole_us": 40.5},
-            "trials": 64,
+            "verdict": Verdict.FUSE, "config": Config.of({"cap": 32, "partition": "paper"}), "program_key": "program",
+            "time_us": 10.0, "baseline": "streams", "baseline_us": 15.0, "speedup": 1.5, "ci95": (1.4, 1.6),
+            "verified": True, "checks": ("2 seeds, equal",), "figures": {"whole_us": 40.5}, "trials": 64,
             "found_at": "2026-01-01T00:00:00.000+00:00",
-        }
+        }  # fmt: skip
         return Record(
-            strategy=workload.strategy,
-            workload_name=workload.name,
-            workload_key=workload.key,
-            sizes=workload.sizes,
-            strategy_version=workload.strategy_version,
-            content_key=workload.content_key,
-            device_name=device.name,
-            device_key=device.key,
-            env_key=device.env_key,
-            evidence=device.evidence,
-            **{**given, **fields},
-        )
+            strategy=workload.strategy, workload_name=workload.name, workload_key=workload.key, sizes=workload.sizes,
+            strategy_version=workload.strategy_version, content_key=workload.content_key, device_name=device.name,
+            device_key=device.key, env_key=device.env_key, evidence=device.evidence, **{**given, **fields},
+        )  # fmt: skip
 
     def known(
         self, store: Store, workload: Workload, device: DeviceInfo, *, job: str | None = None, **fields: Any

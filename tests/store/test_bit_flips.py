@@ -58,14 +58,10 @@ def written(tmp_path_factory: pytest.TempPathFactory, make: Any) -> Written:
                 workload = make.workload(name, sizes={"n": size}, strategy_version=1 + index % 2)
                 for device in (make.device(), make.device("cpu")):
                     make.known(
-                        store,
-                        workload,
-                        device,
-                        program_key=program().key,
-                        found_at=f"2026-01-{index + 1:02d}T00:00:00.{size // 10:03d}+00:00",
-                        source=str(source),
+                        store, workload, device, program_key=program().key,
+                        found_at=f"2026-01-{index + 1:02d}T00:00:00.{size // 10:03d}+00:00", source=str(source),
                         time_us=10.0 + index,
-                    )
+                    )  # fmt: skip
             families.append(workload.content_family_key)
             workloads.append(workload.key)
             row = store.submit(make.job(device="cpu" if index % 3 else "auto"), workload, priority=index % 4)

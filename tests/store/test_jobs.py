@@ -224,15 +224,10 @@ def test_a_job_that_has_vanished_is_not_one_that_never_was(store: Store, make: A
         store._database.execute("INSERT INTO losses VALUES ('2026-01-01', 9, 7)")
         assert store.job("job") is None
     asks: list[Callable[[], object]] = [
-        lambda: store.named_job("job"),
-        lambda: store.load_job("job"),
-        lambda: store.cancel("job"),
-        lambda: store.finish_early("job"),
-        lambda: store.finish("job", JobState.DONE),
-        lambda: store.requeue("job"),
-        lambda: store.set_space("job", "space"),
-        lambda: store.cancel_requested("job"),
-    ]
+        lambda: store.named_job("job"), lambda: store.load_job("job"), lambda: store.cancel("job"),
+        lambda: store.finish_early("job"), lambda: store.finish("job", JobState.DONE), lambda: store.requeue("job"),
+        lambda: store.set_space("job", "space"), lambda: store.cancel_requested("job"),
+    ]  # fmt: skip
     for ask in asks:
         with pytest.raises(expected, match="store check"):
             ask()

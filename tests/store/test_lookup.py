@@ -43,49 +43,25 @@ def test_the_answer_has_exactly_the_fields_of_the_contract(store: Store, make: A
     workload, device = make.workload(), make.device()
     source = store.save_artifact(b"__global__", ".cu")
     more = {
-        "baseline_config": Config.of({"threads.a": 256}),
-        "baseline_program_key": "unfused program",
-        "processes": 5,
-        "ended": "20 trials without a gain",
-        "replaced": "a faster one was found",
+        "baseline_config": Config.of({"threads.a": 256}), "baseline_program_key": "unfused program", "processes": 5,
+        "ended": "20 trials without a gain", "replaced": "a faster one was found",
         "counted": ({"program": "native", "dram_bytes": 12},),
-    }
+    }  # fmt: skip
     make.known(store, workload, device, source=str(source), **more)
     assert ask() == {
         "workload": {
-            "strategy": "hfuse",
-            "name": "hist,maxpool",
-            "key": workload.key,
-            "sizes": {"a.n": 1000, "b.n": 1000},
+            "strategy": "hfuse", "name": "hist,maxpool", "key": workload.key, "sizes": {"a.n": 1000, "b.n": 1000},
         },
-        "content_key": workload.content_key,
-        "device": {"name": "cuda:0", "key": device.key},
-        "verdict": "fuse",
-        "config": {"cap": 32, "partition": "paper"},
-        "program_key": "program",
-        "time_us": 10.0,
-        "baseline": "streams",
+        "content_key": workload.content_key, "device": {"name": "cuda:0", "key": device.key}, "verdict": "fuse",
+        "config": {"cap": 32, "partition": "paper"}, "program_key": "program", "time_us": 10.0, "baseline": "streams",
         "baseline_us": 15.0,
         "unfused": {"name": "streams", "config": {"threads.a": 256}, "time_us": 15.0, "program_key": "unfused program"},
-        "speedup": 1.5,
-        "ci95": [1.4, 1.6],
-        "verified": True,
-        "evidence": "measured",
-        "cache": "warm",
-        "match": "exact",
-        "changed": [],
-        "trials": 64,
-        "processes": 5,
-        "ended": "20 trials without a gain",
-        "replaced": "a faster one was found",
-        "source": str(source),
-        "found_at": "2026-01-01T00:00:00.000+00:00",
-        "sizes_asked": {"a.n": 1000, "b.n": 1000},
-        "checks": ["2 seeds, equal"],
-        "figures": {"whole_us": 40.5},
-        "counted": [{"program": "native", "dram_bytes": 12}],
-        "notes": [],
-    }
+        "speedup": 1.5, "ci95": [1.4, 1.6], "verified": True, "evidence": "measured", "cache": "warm", "match": "exact",
+        "changed": [], "trials": 64, "processes": 5, "ended": "20 trials without a gain",
+        "replaced": "a faster one was found", "source": str(source), "found_at": "2026-01-01T00:00:00.000+00:00",
+        "sizes_asked": {"a.n": 1000, "b.n": 1000}, "checks": ["2 seeds, equal"], "figures": {"whole_us": 40.5},
+        "counted": [{"program": "native", "dram_bytes": 12}], "notes": [],
+    }  # fmt: skip
 
 
 def test_what_is_counted_is_for_those_who_name_the_device_and_is_no_time(store: Store, make: Any, ask: Ask) -> None:
@@ -327,11 +303,8 @@ def test_the_catalogue_settles_a_name_without_files(
     of_folders(store, make, folders)
     path = folders["two"] / "scale.yaml"
     spoken = {
-        "versions": {"hfuse": 1},
-        "wrong": {"hfuse": ()},
-        "kinds": {"hfuse": ["kernel"]},
-        "fusiond": {__version__},
-    }
+        "versions": {"hfuse": 1}, "wrong": {"hfuse": ()}, "kinds": {"hfuse": ["kernel"]}, "fusiond": {__version__},
+    }  # fmt: skip
     says = lookup.Says(**spoken, catalogue={("kernel", "scale"): str(path)})
     assert ask("scale", folder=str(folders["none"]), says=says, strict=True)["baseline"] == "of two"
     says = lookup.Says(**spoken, catalogue={("graph", "scale"): str(path)})
@@ -357,14 +330,9 @@ def test_contents_that_were_never_read_are_for_the_plugins(store: Store, make: A
 def test_a_content_is_found_under_any_name(store: Store, make: Any) -> None:
     def ask_of(workload: Any, **options: Any) -> Any:
         return lookup.best_of(
-            store.path,
-            family=workload.content_family_key,
-            sizes=workload.sizes,
-            name=workload.name,
-            driver=options.pop("driver", "580.1"),
-            version=__version__,
-            **options,
-        )
+            store.path, family=workload.content_family_key, sizes=workload.sizes, name=workload.name,
+            driver=options.pop("driver", "580.1"), version=__version__, **options,
+        )  # fmt: skip
 
     known = make.workload("theirs", content="same")
     make.known(store, known, make.device())

@@ -53,18 +53,10 @@ class Question:
 
 
 SAVED = st.builds(
-    Saved,
-    name=st.sampled_from(NAMES),
-    family=st.sampled_from([0, 0, 0, 1]),
-    version=st.sampled_from([1, 1, 1, 2]),
-    kept=st.booleans(),
-    n=st.sampled_from(SIZES),
-    m=st.sampled_from(SIZES),
-    device=st.sampled_from(DEVICES),
-    driver=st.sampled_from(DRIVERS),
-    cache=st.sampled_from(["warm", "warm", "cold"]),
-    day=st.integers(1, 4),
-)
+    Saved, name=st.sampled_from(NAMES), family=st.sampled_from([0, 0, 0, 1]), version=st.sampled_from([1, 1, 1, 2]),
+    kept=st.booleans(), n=st.sampled_from(SIZES), m=st.sampled_from(SIZES), device=st.sampled_from(DEVICES),
+    driver=st.sampled_from(DRIVERS), cache=st.sampled_from(["warm", "warm", "cold"]), day=st.integers(1, 4),
+)  # fmt: skip
 QUESTIONS = st.builds(
     Question,
     name=st.sampled_from(["a", "a,b", "b,a", "b , b"]),

@@ -31,13 +31,8 @@ YAML = st.recursive(VALUES, lambda inner: st.lists(inner, max_size=3) | st.dicti
 
 CONFIGS = st.dictionaries(TEXTS, VALUES, max_size=4).map(Config.of)
 BY_TYPE: dict[object, st.SearchStrategy[Any]] = {
-    str: TEXTS,
-    int: COUNTS,
-    float: TIMES,
-    bool: st.booleans(),
-    type(None): st.none(),
-    Config: CONFIGS,
-}
+    str: TEXTS, int: COUNTS, float: TIMES, bool: st.booleans(), type(None): st.none(), Config: CONFIGS,
+}  # fmt: skip
 
 
 def nouns(kind: type, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -67,21 +62,14 @@ MAPPINGS = {
     for name, values in {"texts": TEXTS, "lines": COUNTS, "values": VALUES, "yaml": YAML}.items()
 }
 JOBS = nouns(
-    Job,
-    request=MAPPINGS["yaml"],
-    sizes=SIZES,
-    lines=MAPPINGS["lines"],
-    files=MAPPINGS["texts"],
+    Job, request=MAPPINGS["yaml"], sizes=SIZES, lines=MAPPINGS["lines"], files=MAPPINGS["texts"],
     within=MAPPINGS["texts"],
-)
+)  # fmt: skip
 MEASUREMENTS = nouns(Measurement, span_us=st.lists(TIMES, min_size=1, max_size=4).map(tuple))
 TRIALS = nouns(
-    Trial,
-    role=st.just("candidate"),
-    ratio=st.none() | FLOATS,
-    resolved=MAPPINGS["values"],
+    Trial, role=st.just("candidate"), ratio=st.none() | FLOATS, resolved=MAPPINGS["values"],
     measurement=st.none() | MEASUREMENTS,
-)
+)  # fmt: skip
 
 several = settings(max_examples=60, deadline=None)
 

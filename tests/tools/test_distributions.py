@@ -58,14 +58,9 @@ def test_the_wheel_has_the_packages_and_nothing_else(built: Path) -> None:
         tops = {each.split("/")[0] for each in archive.namelist()}
     packages = {each for each in tops if not each.startswith("fusiond-")}
     assert packages == {
-        "fusiond",
-        "fusiond_hfuse",
-        "fusiond_mincut",
-        "fusiond_replay",
-        "fusiond_stitching",
-        "fusiond_transfer",
+        "fusiond", "fusiond_hfuse", "fusiond_mincut", "fusiond_replay", "fusiond_stitching", "fusiond_transfer",
         "fusiond_variants",
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("version", PYTHONS)

@@ -15,12 +15,9 @@ import pytest
 from fusiond.torch import rounds
 
 USES: dict[str, tuple[bool | None, ...]] = {
-    "scale": (False, True, None),
-    "add": (False, False, True, None),
-    "norm": (False, True, True, None, None),
-    "step": (True, False, None),
-    "fill": (True, None),
-}
+    "scale": (False, True, None), "add": (False, False, True, None), "norm": (False, True, True, None, None),
+    "step": (True, False, None), "fill": (True, None),
+}  # fmt: skip
 
 
 class Memory:
@@ -108,16 +105,11 @@ def run(function: ast.FunctionDef, found: Sequence[rounds.Round], inputs: int, s
         return View(a)
 
     scope: dict[str, Any] = {
-        **kernels,
-        "empty_strided_cuda": memory.empty,
-        "reinterpret_tensor": lambda tensor, *shape: View(tensor),
-        "copy_if_misaligned": lambda tensor: tensor,
-        "get_raw_stream": lambda device: 0,
-        "assert_size_stride": lambda *given: None,
-        "extern_kernels": Library,
-        "unknown": unknown,
+        **kernels, "empty_strided_cuda": memory.empty, "reinterpret_tensor": lambda tensor, *shape: View(tensor),
+        "copy_if_misaligned": lambda tensor: tensor, "get_raw_stream": lambda device: 0,
+        "assert_size_stride": lambda *given: None, "extern_kernels": Library, "unknown": unknown,
         rounds.ROUNDS: [in_any_order(each) for each in found],
-    }
+    }  # fmt: skip
     module = ast.Module([function], [])
     exec(compile(module, "wrapper", "exec"), scope)
     given = []

@@ -102,13 +102,9 @@ FLOATS, LONG = Tensor((4, 6), "f32"), Tensor((4, 1), "s64")
 def test_what_is_left_to_torch_has_its_reason(node: FxNode, reason: str) -> None:
     on_gpu = Tensor((4, 6), "f32", device="cuda:0")
     tensors = {
-        "x": (FLOATS,),
-        "s": (None,),
-        "e": (Tensor((0, 6), "f32"),),
-        "g": (on_gpu,),
-        "i": (LONG,),
+        "x": (FLOATS,), "s": (None,), "e": (Tensor((0, 6), "f32"),), "g": (on_gpu,), "i": (LONG,),
         "l": (Tensor((4, 129), "f32"),),
-    }
+    }  # fmt: skip
     found = importer.problem(node, tensors)
     assert bool(found) == bool(reason)
     assert found.startswith(reason)

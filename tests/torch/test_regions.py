@@ -25,11 +25,9 @@ def kinds(segments: Sequence[FxSegment]) -> list[tuple[bool, list[str]]]:
 
 def test_products_part_regions() -> None:
     assert kinds(regions.cut(perceptron())) == [
-        (True, ["var_mean", "getitem", "getitem", "add", "rsqrt", "sub", "mul", "mul", "mul"]),
-        (False, ["mm"]),
-        (True, ["add", "mul", "erf", "mul", "add", "mul"]),
-        (False, ["mm"]),
-    ]
+        (True, ["var_mean", "getitem", "getitem", "add", "rsqrt", "sub", "mul", "mul", "mul"]), (False, ["mm"]),
+        (True, ["add", "mul", "erf", "mul", "add", "mul"]), (False, ["mm"]),
+    ]  # fmt: skip
     first = regions.cut(perceptron())[0]
     assert (first.inputs, len(first.outputs)) == (("x", "scale"), 2)
 
@@ -50,10 +48,8 @@ def test_what_costs_no_more_to_read_goes_where_it_is_read() -> None:
     product = r("mm.default", first, "w", dims=(4, 6))
     result = r("add.Tensor", r("maximum.default", product, zero, dims=(4, 6)), wide, dims=(4, 6))
     assert kinds(regions.cut(r.graph(result))) == [
-        (True, ["exp", "tanh"]),
-        (False, ["mm"]),
-        (True, ["full", "mul", "maximum", "add"]),
-    ]
+        (True, ["exp", "tanh"]), (False, ["mm"]), (True, ["full", "mul", "maximum", "add"]),
+    ]  # fmt: skip
 
 
 def test_what_is_written_into_is_read_before() -> None:

@@ -42,20 +42,13 @@ def pretend(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
     patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
     answers: Mapping[str, Callable[..., Any]] = {
-        "get_device_properties": lambda device=None: PROPERTIES,
-        "get_device_capability": lambda device=None: (9, 0),
-        "current_device": lambda: 0,
-        "device_count": lambda: 1,
-        "is_available": lambda: True,
-        "get_rng_state": lambda *given: torch.get_rng_state(),
-        "set_rng_state": lambda *given: None,
-        "synchronize": lambda *given: None,
-        "set_device": lambda device: None,
-        "_exchange_device": lambda device: 0,
-        "_maybe_exchange_device": lambda device: 0,
-        "_DeviceGuard": contextlib.nullcontext,
+        "get_device_properties": lambda device=None: PROPERTIES, "get_device_capability": lambda device=None: (9, 0),
+        "current_device": lambda: 0, "device_count": lambda: 1, "is_available": lambda: True,
+        "get_rng_state": lambda *given: torch.get_rng_state(), "set_rng_state": lambda *given: None,
+        "synchronize": lambda *given: None, "set_device": lambda device: None, "_exchange_device": lambda device: 0,
+        "_maybe_exchange_device": lambda device: 0, "_DeviceGuard": contextlib.nullcontext,
         "is_current_stream_capturing": lambda: False,
-    }
+    }  # fmt: skip
     for name, answer in answers.items():
         patch.setattr(torch.cuda, name, answer)
         if hasattr(CudaInterface, name.removeprefix("_")):
@@ -186,12 +179,9 @@ def written(function: Callable[..., Any], *inputs: Any) -> list[str]:
         return make_boxed_func(module.forward)
 
     traced = aot_function(
-        function,
-        fw_compiler=compiled,
-        bw_compiler=functools.partial(compiled, is_backward=True),
-        decompositions=select_decomp_table(),
-        keep_inference_input_mutations=True,
-    )
+        function, fw_compiler=compiled, bw_compiler=functools.partial(compiled, is_backward=True),
+        decompositions=select_decomp_table(), keep_inference_input_mutations=True,
+    )  # fmt: skip
     results = traced(*(_copied(each) for each in inputs))
     if any(each.requires_grad for each in inputs):
         sum(each.sum() for each in results).backward()

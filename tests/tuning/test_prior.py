@@ -59,11 +59,8 @@ class Device(FakeProvider):
     ) -> None:
         self.kind, self._share = name.partition(":")[0], share
         self._fields = {
-            "name": name,
-            "model": model,
-            "arch": arch,
-            "evidence": "counted" if self.kind == "counted" else "measured",
-        }
+            "name": name, "model": model, "arch": arch, "evidence": "counted" if self.kind == "counted" else "measured",
+        }  # fmt: skip
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         return tuple(dataclasses.replace(each, **self._fields) for each in super().devices())  # type: ignore[arg-type]

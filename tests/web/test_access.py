@@ -11,16 +11,8 @@ from fusiond.store.database import Store
 
 Served = tuple[str, str, Store]
 PATHS = (
-    "/",
-    "/health",
-    "/jobs",
-    "/judge",
-    "/page/jobs/x",
-    "/metrics",
-    "/openapi.json",
-    "/static/style.css",
-    "/nothing",
-)
+    "/", "/health", "/jobs", "/judge", "/page/jobs/x", "/metrics", "/openapi.json", "/static/style.css", "/nothing",
+)  # fmt: skip
 
 
 def base(url: str) -> str:

@@ -172,9 +172,7 @@ def test_kernels_of_cupy_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     handed = [cupy_jit._handed(value, kind) for value, kind in zip(values, kinds, strict=True)]
     found = cupy_jit._compiled(add, kinds, handed)
     assert [(each.struct, each.written) for each in found.drafted.parameters] == [
-        (True, True),
-        (True, False),
-        (False, False),
-    ]
+        (True, True), (True, False), (False, False),
+    ]  # fmt: skip
     assert isinstance(handed[1], Struct)
     assert np.frombuffer(handed[1].data, np.int64)[1:].tolist() == [4, 4, 16]

@@ -286,10 +286,8 @@ def test_the_question_is_of_shapes_alone(db: Path, tmp_path: Path, monkeypatch: 
     assert asked(1, 0.49).digest == first.digest
     swapped = asked(0, 0.3, swapped=True)
     assert (swapped.digest, swapped.workload, sorted(swapped.job())) == (
-        first.digest,
-        first.workload,
-        sorted(first.job()),
-    )
+        first.digest, first.workload, sorted(first.job()),
+    )  # fmt: skip
     assert [swapped.letter(0), swapped.letter(1)] == [first.letter(1), first.letter(0)]
     assert len({first.digest, asked(0, 0.7).digest, asked(0, 0.3, n=999).digest}) == 3
 

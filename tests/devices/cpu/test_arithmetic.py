@@ -177,11 +177,9 @@ def dpx(best: Callable[..., int]) -> tuple[Callable[..., int], ...]:
         return best(wrapped(a + b, "i4"), c)
 
     return (
-        lambda *values: max(best(*values), 0),
-        add,
-        lambda *values: max(add(*values), 0),
+        lambda *values: max(best(*values), 0), add, lambda *values: max(add(*values), 0),
         lambda a, b, c: best(half(a + b), c),
-    )
+    )  # fmt: skip
 
 
 def packed_functions() -> Iterable[Function]:
@@ -469,17 +467,8 @@ def test_oddments(loaded: tuple[Runtime, NativeModule]) -> None:
 
 
 HEADERS = (
-    "algorithm",
-    "array",
-    "cmath",
-    "cstdint",
-    "limits",
-    "type_traits",
-    "utility",
-    "tuple",
-    "functional",
-    "numeric",
-)
+    "algorithm", "array", "cmath", "cstdint", "limits", "type_traits", "utility", "tuple", "functional", "numeric",
+)  # fmt: skip
 
 
 def test_the_standard_library_beside_the_macros_of_nvcc(tmp_path: Path) -> None:

@@ -105,22 +105,16 @@ def run(scheduler_library: Path) -> Run:
 
 def grid(blocks: int, threads: int, *, seed: int = 0, cooperative: bool = True, shared_bytes: int = 0) -> NativeLaunch:
     return NativeLaunch(
-        grid=(blocks, 1, 1),
-        block=(threads, 1, 1),
-        seed=seed,
-        cooperative=cooperative,
-        checked=True,
+        grid=(blocks, 1, 1), block=(threads, 1, 1), seed=seed, cooperative=cooperative, checked=True,
         shared_bytes=shared_bytes,
-    )
+    )  # fmt: skip
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    blocks=st.integers(1, 12),
-    threads=st.sampled_from((1, 7, 32, 33, 96, 256)),
-    rounds=st.integers(0, 4),
+    blocks=st.integers(1, 12), threads=st.sampled_from((1, 7, 32, 33, 96, 256)), rounds=st.integers(0, 4),
     seed=st.integers(0, 1000),
-)
+)  # fmt: skip
 def test_blocks_exchange_values_round_after_round(run: Run, blocks: int, threads: int, rounds: int, seed: int) -> None:
     n = blocks * threads
     start = np.arange(n, dtype=np.int32) * 3 + 1

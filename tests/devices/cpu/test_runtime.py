@@ -33,14 +33,10 @@ KERNELS = Path(__file__).parent / "kernels"
 FEATURES = {
     **{name: name for name in ("indices", "order", "affine", "block_sum", "reducing_barriers", "votes", "converge")},
     **{name: name for name in ("atomics", "bits", "real", "stale", "overrun", "groups", "last_block", "fused")},
-    "local_memory": "local_memory",
-    "partial_reductions": "partial_reductions",
-    "stencil": "stencil<int, 3>",
-    "shuffle_i32": "shuffles<int>",
-    "shuffle_f64": "shuffles<double>",
-    "shuffle_f32": "shuffles<float>",
+    "local_memory": "local_memory", "partial_reductions": "partial_reductions", "stencil": "stencil<int, 3>",
+    "shuffle_i32": "shuffles<int>", "shuffle_f64": "shuffles<double>", "shuffle_f32": "shuffles<float>",
     "shuffle_u64": "shuffles<unsigned long long>",
-}
+}  # fmt: skip
 SEEDS = (0, 1, 2, 0xFFFF_FFFF_FFFF_FFFF)
 RACES = ("shared_neighbour", "shared_reuse", "counter", "across_blocks", "warp_exchange", "last_block", "own_stack")
 POISON, HUGE = 0x7FFFA5A5, 0x7B7B7B7B  # with even seeds, with odd seeds
@@ -288,13 +284,10 @@ masks = st.integers(1, 2**32 - 1) | st.just(2**32 - 1)
 @random_launches
 @given(
     kind=st.integers(0, 3),
-    name=st.sampled_from([("i32", np.int32), ("f32", np.float32), ("f64", np.float64), ("u64", np.uint64)]),
-    mask=masks,
-    width=st.sampled_from([1, 2, 4, 8, 16, 32]),
-    operands=st.lists(st.integers(0, 31), min_size=32, max_size=32),
-    threads=st.sampled_from([64, 32, 40]),
-    seed=st.integers(0, 2**64 - 1),
-)
+    name=st.sampled_from([("i32", np.int32), ("f32", np.float32), ("f64", np.float64), ("u64", np.uint64)]), mask=masks,
+    width=st.sampled_from([1, 2, 4, 8, 16, 32]), operands=st.lists(st.integers(0, 31), min_size=32, max_size=32),
+    threads=st.sampled_from([64, 32, 40]), seed=st.integers(0, 2**64 - 1),
+)  # fmt: skip
 def test_shuffles(
     runtime: Runtime,
     features: NativeModule,

@@ -102,11 +102,9 @@ def test_copies_fills_and_arenas(gpu: Any) -> None:
             FillStep(name="clear", buffer="da"),
             Copy(name="down", source=("da", "db"), target=("a", "b")),
         ),
-        buffer("a", **pair),
-        buffer("b", **pair, offset_bytes=4 * N + 64),
-        buffer("da", Role.SCRATCH, arena="device"),
+        buffer("a", **pair), buffer("b", **pair, offset_bytes=4 * N + 64), buffer("da", Role.SCRATCH, arena="device"),
         buffer("db", Role.SCRATCH, arena="device", offset_bytes=4 * N + 64),
-    )
+    )  # fmt: skip
     loaded = filled(gpu, of)
     loaded.run(seed=0, checked=True)
     assert not loaded.read("a").any()
@@ -442,10 +440,8 @@ def _round_trip(memory: Memory = Memory.PAGEABLE) -> Program:
             HostCall(name="shift", source="h", entry="shift", arguments=call, stream=1, after=("down",)),
             Copy(name="again", source=("h",), target=("d",), stream=1),
         ),
-        buffer("h", memory=memory),
-        buffer("d", Role.SCRATCH),
-        host=HOST,
-    )
+        buffer("h", memory=memory), buffer("d", Role.SCRATCH), host=HOST,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("memory", [Memory.PAGEABLE, Memory.PINNED])
@@ -486,10 +482,8 @@ def test_the_plan_allocates_for_itself(gpu: Any, memory: Memory) -> None:
             Copy(name="out", source=("a",), target=("y",)),
             Free(name="free", arena="work"),
         ),
-        buffer("x"),
-        buffer("y"),
-        buffer("a", Role.SCRATCH, arena="work", offset_bytes=64, memory=memory),
-    )
+        buffer("x"), buffer("y"), buffer("a", Role.SCRATCH, arena="work", offset_bytes=64, memory=memory),
+    )  # fmt: skip
     loaded = filled(gpu, of)
     assert loaded.clock == "wall"
     loaded.run(seed=0, checked=True)
@@ -572,15 +566,10 @@ def test_the_last_of_the_memory_is_left_to_others(gpu: Any, monkeypatch: pytest.
 def test_what_a_program_holds_is_what_it_allocates(gpu: Any) -> None:
     """Buffers, an arena, guard zones, and the copies of what is reset for each run; nothing that is on the host."""
     of = program(
-        (launch("a"),),
-        buffer("x"),
-        buffer("in", Role.INPUT),
-        buffer("kept", reset="never"),
-        buffer("left", arena="r"),
-        buffer("right", Role.OUTPUT, arena="r", offset_bytes=1024),
-        buffer("there", memory=Memory.PINNED),
+        (launch("a"),), buffer("x"), buffer("in", Role.INPUT), buffer("kept", reset="never"), buffer("left", arena="r"),
+        buffer("right", Role.OUTPUT, arena="r", offset_bytes=1024), buffer("there", memory=Memory.PINNED),
         buffer("w", symbol="k:weights", elements=4),
-    )
+    )  # fmt: skip
     gpu.log()
     loaded = gpu.load(of)
     loaded.snapshot()
@@ -754,12 +743,9 @@ def _batch(issue: str = "streams", memory: Memory = Memory.PINNED) -> Program:
             launch("twice", on="d1", after=("up",)),
             CopyBatch(name="down", copies=(("d2", "h1"), ("d1", "h2"))),
         ),
-        buffer("h1", memory=memory),
-        buffer("h2", memory=memory, fill=Fill(kind="constant", low=7)),
-        buffer("d1", Role.SCRATCH),
-        buffer("d2", Role.SCRATCH),
-        issue=issue,
-    )
+        buffer("h1", memory=memory), buffer("h2", memory=memory, fill=Fill(kind="constant", low=7)),
+        buffer("d1", Role.SCRATCH), buffer("d2", Role.SCRATCH), issue=issue,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("clock", ["device", "wall"])
@@ -810,12 +796,9 @@ def test_memory_of_the_pool_comes_and_goes_in_stream_order(gpu: Any, by: str, mo
             Free(name="gone", arena="other"),
             Alloc(name="left", arena="kept", pooled=True),
         ),
-        buffer("x"),
-        buffer("y"),
-        buffer("a", Role.SCRATCH, arena="work", offset_bytes=64),
-        buffer("b", Role.SCRATCH, arena="other"),
-        buffer("c", Role.SCRATCH, arena="kept"),
-    )
+        buffer("x"), buffer("y"), buffer("a", Role.SCRATCH, arena="work", offset_bytes=64),
+        buffer("b", Role.SCRATCH, arena="other"), buffer("c", Role.SCRATCH, arena="kept"),
+    )  # fmt: skip
     loaded = filled(gpu, of)
     assert loaded.clock == "wall"
     before = gpu.live_allocations

@@ -149,13 +149,10 @@ class _Nvml(types.SimpleNamespace):
 def test_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
     other = types.SimpleNamespace(pid=1)
     board = _Nvml(
-        nvmlDeviceGetClockInfo=1980,
-        nvmlDeviceGetTemperature=55,
-        nvmlDeviceGetPowerUsage=412_500,
-        nvmlDeviceGetCurrentClocksEventReasons=0x1 | 0x4 | 0x40,
-        nvmlDeviceGetComputeRunningProcesses=[other],
+        nvmlDeviceGetClockInfo=1980, nvmlDeviceGetTemperature=55, nvmlDeviceGetPowerUsage=412_500,
+        nvmlDeviceGetCurrentClocksEventReasons=0x1 | 0x4 | 0x40, nvmlDeviceGetComputeRunningProcesses=[other],
         nvmlSystemGetDriverVersion="580.65.06",
-    )
+    )  # fmt: skip
     monkeypatch.setattr(nvml, "pynvml", board)
     sensors = nvml.Sensors("GPU-1")
     state = sensors.state()
@@ -277,20 +274,10 @@ def test_what_errors_say_about_a_candidate(text: str, outcome: Outcome) -> None:
 
 
 PLANTED = {
-    "event_us": 1.7,
-    "event_low_us": 1.7,
-    "event_high_us": 1.7,
-    "empty_kernel_us": 3.1,
-    "kernel_gap_us": 3.1,
-    "graph_node_us": 3.5,
-    "globaltimer_ns": 32.0,
-    "rested_mhz": 345.0,
-    "steady_mhz": 1980.0,
-    "copy_gbs": 3000.0,
-    "to_device_gbs": 55.0,
-    "to_host_gbs": 52.0,
-    "fp32_tflops": 60.0,
-}
+    "event_us": 1.7, "event_low_us": 1.7, "event_high_us": 1.7, "empty_kernel_us": 3.1, "kernel_gap_us": 3.1,
+    "graph_node_us": 3.5, "globaltimer_ns": 32.0, "rested_mhz": 345.0, "steady_mhz": 1980.0, "copy_gbs": 3000.0,
+    "to_device_gbs": 55.0, "to_host_gbs": 52.0, "fp32_tflops": 60.0,
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -126,14 +126,11 @@ def patterns(dtype: str) -> st.SearchStrategy[Any]:
 @given(
     case=st.sampled_from(list(DTYPES)).flatmap(lambda name: st.tuples(st.just(name), patterns(name))),
     how=st.builds(
-        Compare,
-        kind=st.sampled_from(["equal", "close"]),
-        rtol=st.sampled_from([0.0, 1e-6, 1e-2, 1e30]),
+        Compare, kind=st.sampled_from(["equal", "close"]), rtol=st.sampled_from([0.0, 1e-6, 1e-2, 1e30]),
         atol=st.sampled_from([0.0, 1e-6, 1e-1, 1e30]),
     ),
-    same=st.lists(st.integers(0, 8)),
-    shape=st.sampled_from([0, 1]),
-)
+    same=st.lists(st.integers(0, 8)), shape=st.sampled_from([0, 1]),
+)  # fmt: skip
 @settings(deadline=None, max_examples=200)
 def test_what_is_found_is_what_numpy_finds(
     launch: Launch, case: tuple[str, Any], how: Compare, same: list[int], shape: int

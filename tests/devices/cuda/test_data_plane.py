@@ -45,13 +45,9 @@ def program(*buffers: Buffer, kernel: str = "", name: str = "p") -> Program:
     """Adds y to x, unless another kernel is named, which gets x."""
     pointers = [Pointer(buffer=each) for each in ("x", "y")][: 1 if kernel else 2]
     step = Launch(
-        name="step",
-        source="k",
-        entry=kernel or "add",
-        grid=(1, 1, 1),
-        block=(32, 1, 1),
+        name="step", source="k", entry=kernel or "add", grid=(1, 1, 1), block=(32, 1, 1),
         arguments=(*pointers, Scalar(dtype="int32", value=N)),
-    )
+    )  # fmt: skip
     source = Source(name="k", text=f"// {name}", entries=("double_it", "overrun", "add"))
     return Program(name=name, buffers=buffers, sources=(source,), steps=(step,))
 

@@ -56,13 +56,9 @@ SOURCE = Source(
     name="k", text=KERNELS, entries=("scale<float>", "weigh", "stray", "crash", "spread"), symbols=("weights",)
 )
 X = Buffer(
-    name="x",
-    dtype="float32",
-    elements=N,
-    role=Role.INOUT,
-    fill=Fill(kind="iota"),
+    name="x", dtype="float32", elements=N, role=Role.INOUT, fill=Fill(kind="iota"),
     compare=Compare(kind="close", rtol=1e-5),
-)
+)  # fmt: skip
 
 
 def launch(name: str, entry: str = "scale<float>", *, on: str = "x", **values: Any) -> Launch:

@@ -29,21 +29,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 DEVICE = DeviceInfo(
-    name="cuda:0",
-    model="NVIDIA Fake",
-    arch="sm_90",
-    memory_bytes=8 << 30,
+    name="cuda:0", model="NVIDIA Fake", arch="sm_90", memory_bytes=8 << 30,
     limits=DeviceLimits(
-        multiprocessors=132,
-        registers_per_sm=65536,
-        registers_per_block=65536,
-        shared_bytes_per_sm=228 << 10,
-        shared_bytes_per_block=227 << 10,
-        shared_bytes_reserved=1024,
-        threads_per_sm=2048,
-        blocks_per_sm=32,
+        multiprocessors=132, registers_per_sm=65536, registers_per_block=65536, shared_bytes_per_sm=228 << 10,
+        shared_bytes_per_block=227 << 10, shared_bytes_reserved=1024, threads_per_sm=2048, blocks_per_sm=32,
     ),
-)
+)  # fmt: skip
 BOARD = "event_us=1.7 mhz=1980 idle_mhz=345 ramp_us=30000 launch_us=6 load_us=800 noise=0.003 step_ns=1000"
 PLAN = Sampling(purpose=Purpose.FINAL, precision=0.0025, pairs=60)
 

@@ -17,11 +17,9 @@ def _bundle(gpu: Any, folder: Path, entry: str = "double_it") -> Path:
     arguments = (Pointer(buffer="out_0"), Scalar(dtype="int32", value=N))
     step = Launch(name="a", source="k", entry=entry, grid=(1, 1, 1), block=(32, 1, 1), arguments=arguments)
     program = Program(
-        name="twice",
-        buffers=(Buffer(name="out_0", dtype="float32", elements=N, role=Role.INOUT),),
-        sources=(Source(name="k", text="", entries=(entry,)),),
-        steps=(step,),
-    )
+        name="twice", buffers=(Buffer(name="out_0", dtype="float32", elements=N, role=Role.INOUT),),
+        sources=(Source(name="k", text="", entries=(entry,)),), steps=(step,),
+    )  # fmt: skip
     write_bundle(folder, program, gpu.binaries(program))
     return folder
 

@@ -182,11 +182,9 @@ class Runner:
             cpp = out.with_suffix(".cpp")
             cpp.write_text(unit)
             done = subprocess.run(
-                commands.kernel(cpp, out, flags=[OPTIMISE], precompiled=self.folder),
-                capture_output=True,
-                text=True,
+                commands.kernel(cpp, out, flags=[OPTIMISE], precompiled=self.folder), capture_output=True, text=True,
                 check=False,
-            )
+            )  # fmt: skip
             assert done.returncode == 0, done.stderr
         return out
 

@@ -241,13 +241,8 @@ ONE_MORE = {
 
 BESIDE = {"kind": "horizontal", "level": "warp", "map": "pad", "order": "ab", "threads.a": 128, "threads.b": 128}
 BY_BLOCK = {
-    "kind": "horizontal",
-    "level": "block",
-    "assign": "interleaved",
-    "order": "ab",
-    "threads.a": 128,
-    "threads.b": 128,
-}
+    "kind": "horizontal", "level": "block", "assign": "interleaved", "order": "ab", "threads.a": 128, "threads.b": 128,
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -57,12 +57,8 @@ def chain(first, second):
 
 
 SOME = [
-    ("clamp", "constant"),
-    ("mirror", "clamp"),
-    ("repeat", "mirror"),
-    ("constant", "repeat"),
-    ("reflect", "reflect"),
-]
+    ("clamp", "constant"), ("mirror", "clamp"), ("repeat", "mirror"), ("constant", "repeat"), ("reflect", "reflect"),
+]  # fmt: skip
 
 
 @pytest.mark.slow

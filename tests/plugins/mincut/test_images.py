@@ -70,15 +70,10 @@ def test_parameters_of_the_launch_are_no_part_of_the_text(runner: Runner) -> Non
 
 
 REFUSED = {
-    ("tables", "toned+near"): None,
-    ("warp", "scaled+bent"): None,
-    ("remap_constant", "bent+spread"): None,
-    ("down_up", "eased+half"): None,
-    ("equalised", "counts+up_to"): "global",
-    ("equalised", "blurred+flat"): "convex",
-    ("tiles_of_histograms", "clipped+rows"): "global",
-    ("edges", "near+kept"): "global",
-}
+    ("tables", "toned+near"): None, ("warp", "scaled+bent"): None, ("remap_constant", "bent+spread"): None,
+    ("down_up", "eased+half"): None, ("equalised", "counts+up_to"): "global", ("equalised", "blurred+flat"): "convex",
+    ("tiles_of_histograms", "clipped+rows"): "global", ("edges", "near+kept"): "global",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "block"), REFUSED)
@@ -179,11 +174,8 @@ def everything(src: Any, lut: Any, limit: Any) -> Any:
 def test_python_says_what_a_file_says(runner: Runner) -> None:
     of = traced(everything, width=35, height=22, dtype="uint8", sizes={"lut": (256, 1)}, parameters={"limit": 60})
     assert [of.sides(each) for each in ("halved", "counted", "joined", "lut")] == [
-        (18, 11),
-        (64, 2),
-        (35, 22),
-        (256, 1),
-    ]
+        (18, 11), (64, 2), (35, 22), (256, 1),
+    ]  # fmt: skip
     assert parser.read(documents.parse(printer.text(of), "everything.yaml")) == of
     compare(of, runner.run(emit.program(of, blocks.unfused(of))), wanted(of))
 

@@ -48,12 +48,8 @@ def test_applications_with_every_border(runner, name, across):
 
 
 PAIRS = [
-    ("clamp", "constant"),
-    ("mirror", "clamp"),
-    ("repeat", "mirror"),
-    ("constant", "repeat"),
-    ("reflect", "reflect"),
-]
+    ("clamp", "constant"), ("mirror", "clamp"), ("repeat", "mirror"), ("constant", "repeat"), ("reflect", "reflect"),
+]  # fmt: skip
 
 
 @pytest.mark.sampled(10)

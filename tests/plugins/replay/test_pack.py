@@ -115,24 +115,20 @@ T4 = {
         },
         {"configuration": {"x": 16, "y": "a"}, "times": {"compilation_time": 100}, "invalidity": "compile"},
         {
-            "configuration": {"x": 16, "y": "b"},
-            "times": {},
-            "invalidity": "correct",
+            "configuration": {"x": 16, "y": "b"}, "times": {}, "invalidity": "correct",
             "measurements": [{"name": "time", "value": 5.0, "unit": ""}],
         },
     ],
-}
+}  # fmt: skip
 CACHE = {
-    "device_name": "Fast 9",
-    "kernel_name": "k",
-    "tune_params_keys": ["x", "y"],
+    "device_name": "Fast 9", "kernel_name": "k", "tune_params_keys": ["x", "y"],
     "tune_params": {"x": [64, 16, 32], "y": ["b", "a"]},
     "cache": {
         "32,b": {"x": 32, "y": "b", "time": 3.0, "times": [9, 9, 9, 2, 4], "compile_time": 500},
         "16,a": {"x": 16, "y": "a", "time": "CompilationFailedConfig", "compile_time": 100},
         "16,b": {"x": 16, "y": "b", "time": 5.0},
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("document", "values"), [(T4, (16, 32)), (CACHE, (16, 32))])
@@ -143,10 +139,8 @@ def test_the_field_s_formats_give_the_same(tmp_path: Path, document: Any, values
     assert found.name == "space"
     assert found.parameters[0].values == values
     assert [found.values(each) for each in found.rows] == [
-        {"x": 32, "y": "b"},
-        {"x": 16, "y": "a"},
-        {"x": 16, "y": "b"},
-    ]
+        {"x": 32, "y": "b"}, {"x": 16, "y": "a"}, {"x": 16, "y": "b"},
+    ]  # fmt: skip
     assert [found.time_us(each) for each in found.rows] == [3000.0, None, 5000.0]
     assert [each.failure for each in found.rows] == ["", "compile", ""]
     assert [each.secs for each in found.rows] == [0.5, 0.1, 0.0]

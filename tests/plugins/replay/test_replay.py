@@ -72,12 +72,9 @@ def test_a_recorded_space_is_tuned(bowl: Path, tmp_path: Path) -> None:
     outcomes = {(each.config["x"], each.config["y"]): each.outcome for each in trials}
     assert len(trials) == SIDE * SIDE
     assert {where: outcomes[where] for where in FAILED} == {
-        (0, 0): Outcome.BUILD_FAILED,
-        (1, 1): Outcome.CRASHED,
-        (2, 2): Outcome.TIMED_OUT,
-        (3, 3): Outcome.WRONG_RESULT,
+        (0, 0): Outcome.BUILD_FAILED, (1, 1): Outcome.CRASHED, (2, 2): Outcome.TIMED_OUT, (3, 3): Outcome.WRONG_RESULT,
         (4, 4): Outcome.LAUNCH_REFUSED,
-    }
+    }  # fmt: skip
     assert record.config is not None
     assert (record.config["x"], record.config["y"]) == (4, 2)
     assert record.evidence == REPLAYED

@@ -77,11 +77,8 @@ def constants(x):
     table = np.array([[0.1, -2.0, 3e7, 1e-30], [NAN, INF, -INF, -0.0], [1, 2, 3, 4]], np.float32)
     whole = np.arange(-6, 6, dtype=np.int32).reshape(3, 4)
     return (
-        x + table,
-        whole * x.astype(np.int32),
-        jnp.where(np.array([True, False, True])[:, None], x, 9.0),
-        table.T * 1.0,
-    )
+        x + table, whole * x.astype(np.int32), jnp.where(np.array([True, False, True])[:, None], x, 9.0), table.T * 1.0,
+    )  # fmt: skip
 
 
 # --- element-wise ---------------------------------------------------------------------------------------
@@ -98,15 +95,8 @@ def special_values(x, y):
 @case("elementwise", rand(33, dtype="int32", low=-50, high=50), rand(33, seed=4, dtype="int32", low=-5, high=5))
 def whole_numbers(a, b):
     return (
-        a // jnp.where(b == 0, 1, b),
-        lax.rem(a, b),
-        lax.div(a, b),
-        a << (b & 7),
-        a >> 2,
-        a ^ b,
-        ~a & b,
-        jnp.abs(a) | b,
-    )
+        a // jnp.where(b == 0, 1, b), lax.rem(a, b), lax.div(a, b), a << (b & 7), a >> 2, a ^ b, ~a & b, jnp.abs(a) | b,
+    )  # fmt: skip
 
 
 @case("elementwise", rand(1, 7, dtype="bool"), rand(33, 7, seed=5, dtype="bool"), rand(33, 7))
@@ -234,11 +224,9 @@ def windows(x, at, update):
 
 
 @case(
-    "wide",
-    rand(7, 33, dtype="float64"),
-    rand(33, dtype="int64", low=-(10**12), high=10**12),
+    "wide", rand(7, 33, dtype="float64"), rand(33, dtype="int64", low=-(10**12), high=10**12),
     rand(33, dtype="uint64", high=9),
-)
+)  # fmt: skip
 def sixty_four(x, n, u):
     return (
         jax.nn.softmax(x), x.sum(axis=0), x @ x.T, n.sum(), n * n, n // 7, u - 5, (n >> 3) ^ 1, x.astype(np.float32),
@@ -262,26 +250,18 @@ def narrow_integers(a, b, c, d, e):
 @case("half", rand(7, 33, dtype="float16"), rand(33, seed=1, dtype="float16"))
 def float16(x, y):
     return (
-        x * y + x,
-        jnp.exp(x) / (y * y + 1),
-        x.sum(axis=1),
-        x.max(axis=0),
-        jax.nn.softmax(x),
-        x @ y,
+        x * y + x, jnp.exp(x) / (y * y + 1), x.sum(axis=1), x.max(axis=0), jax.nn.softmax(x), x @ y,
         x.astype(np.float32),
-    )
+    )  # fmt: skip
 
 
 @case("half", rand(7, 33), rand(33, seed=1))
 def bfloat16(x, y):
     a, b = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
     return (
-        (a * b + a).astype(np.float32),
-        jnp.tanh(a).astype(np.float32),
-        a.sum(axis=0).astype(np.float32),
-        a * 2,
+        (a * b + a).astype(np.float32), jnp.tanh(a).astype(np.float32), a.sum(axis=0).astype(np.float32), a * 2,
         (a @ b) * 1,
-    )
+    )  # fmt: skip
 
 
 @case("half", rand(6, 40), rand(6, 40, seed=1).astype(jnp.float8_e5m2))
@@ -291,15 +271,8 @@ def float8(x, y):
     small = jnp.clip(x / scale, -448, 448).astype(jnp.float8_e4m3fn)
     large = (x * 1e9).astype(jnp.float8_e5m2)
     return (
-        small,
-        small.astype(jnp.float32) * scale,
-        (x * 1e6).astype(jnp.float8_e4m3fn),
-        large,
-        jnp.isfinite(large),
-        (y.astype(jnp.float32) * 2 + jnp.float8_e4m3fn(0.3).astype(jnp.float32)).astype(jnp.float8_e5m2),
-        y + y,
-        y.max(axis=0),
-        y.T,
-        lax.dot_general(small, y, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32),
+        small, small.astype(jnp.float32) * scale, (x * 1e6).astype(jnp.float8_e4m3fn), large, jnp.isfinite(large),
+        (y.astype(jnp.float32) * 2 + jnp.float8_e4m3fn(0.3).astype(jnp.float32)).astype(jnp.float8_e5m2), y + y,
+        y.max(axis=0), y.T, lax.dot_general(small, y, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32),
         lax.bitcast_convert_type(small, np.uint8),
-    )
+    )  # fmt: skip

@@ -27,19 +27,14 @@ def alone(
     """One instruction as a kernel that reads and writes global memory."""
     blocks = max(1, -(-each.elements // threads)) if chunk is None else chunk.parts
     only = Stage(
-        chunk=chunk or FlatChunk(threads, blocks),
-        dims=each.dims,
+        chunk=chunk or FlatChunk(threads, blocks), dims=each.dims,
         results=(StageResult(each.name, (Global(module.buffer_of(each.name)),)),),
-        reduction=Reduction(lanes=1) if each.opcode == "reduce" else None,
-        **stage,
-    )
+        reduction=Reduction(lanes=1) if each.opcode == "reduce" else None, **stage,
+    )  # fmt: skip
     program = BlockProgram(
-        name=each.name,
-        blocks=blocks,
-        stages=(only,),
-        root=each.name,
+        name=each.name, blocks=blocks, stages=(only,), root=each.name,
         schedule=ChunkSchedule(0, threads, ScheduleKind.FLAT),
-    )
+    )  # fmt: skip
     return StitchedKernel(name=each.name, phases=(Phase(programs=(program,)),), threads=threads, grid=blocks)
 
 

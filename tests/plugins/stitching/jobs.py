@@ -8,12 +8,9 @@ from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 
 H100 = DeviceLimits(
-    multiprocessors=132,
-    shared_bytes_per_sm=228 * 1024,
-    shared_bytes_per_block=227 * 1024,
-    threads_per_sm=2048,
+    multiprocessors=132, shared_bytes_per_sm=228 * 1024, shared_bytes_per_block=227 * 1024, threads_per_sm=2048,
     blocks_per_sm=32,
-)
+)  # fmt: skip
 ODD = """HloModule odd
 
 add { a = f32[] parameter(0)

@@ -114,14 +114,11 @@ def test_parameters_and_results_are_pairs() -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        lambda a: jnp.fft.fft(a * 2).real,
-        lambda a: lax.while_loop(lambda s: jnp.abs(s).sum() < 9, lambda s: s * 2, a),
-        lambda a: jnp.tanh(a),
-        lambda a: (a @ a.T).real,
-        lambda a: a.prod(),
+        lambda a: jnp.fft.fft(a * 2).real, lambda a: lax.while_loop(lambda s: jnp.abs(s).sum() < 9, lambda s: s * 2, a),
+        lambda a: jnp.tanh(a), lambda a: (a @ a.T).real, lambda a: a.prod(),
         lambda a: a.at[jnp.array([1, 1])].add(a[:2]),
     ],
-)
+)  # fmt: skip
 def test_where_one_cannot_be_a_pair_none_is(function: Any) -> None:
     module = importer.read(oracle.lowered(function, jax.ShapeDtypeStruct((4, 4), np.complex64)), "m.hlo")
     assert any("c64" in why or "library" in why for why in module.foreign.values())

@@ -56,8 +56,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "planes": (lambda x: jnp.sqrt(jnp.abs(blurred(blurred(x)))) + x, (rand(2, 3, 19, 33),)),
     "channels": (by_channels, (rand(21, 30, 3),)),
     "channels, turned": (
-        lambda x: jnp.clip(x + x - blurred(x.transpose(2, 0, 1)).transpose(1, 2, 0), 0, 1),
-        (rand(21, 30, 3),),
+        lambda x: jnp.clip(x + x - blurred(x.transpose(2, 0, 1)).transpose(1, 2, 0), 0, 1), (rand(21, 30, 3),),
     ),
     "mirror": (lambda x: bordered(x, "reflect"), (rand(23, 41),)),
     "reflect": (lambda x: bordered(x, "symmetric"), (rand(23, 41),)),
@@ -74,12 +73,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "places": (lambda x: blurred(x) + jnp.arange(12.0) - jnp.arange(40.0)[:, None], (rand(40, 12),)),
     "rows in a row": (lambda x: (blurred(x).reshape(3, -1) - 0.5).reshape(x.shape) * 2, (rand(3, 19, 33),)),
     "numbers of channels": (
-        lambda x: (blurred(jnp.clip(x * 1.2, 0, 1)[..., ::-1]) - MEANS) / (2 * MEANS),
-        (rand(2, 3, 19, 33),),
+        lambda x: (blurred(jnp.clip(x * 1.2, 0, 1)[..., ::-1]) - MEANS) / (2 * MEANS), (rand(2, 3, 19, 33),),
     ),
     "mixed channels": (
-        lambda x: blurred(0.7 * x + 0.3 * jnp.sum(x * WEIGHTS, 1, keepdims=True)) - MEANS,
-        (rand(2, 3, 19, 33),),
+        lambda x: blurred(0.7 * x + 0.3 * jnp.sum(x * WEIGHTS, 1, keepdims=True)) - MEANS, (rand(2, 3, 19, 33),),
     ),
     "of channels one": (lambda x: jnp.max(x, 1) - blurred(x[:, 1]), (rand(2, 3, 19, 33),)),
     "given taps": (lambda x, taps: blurred(x, taps) + x, (rand(21, 17), rand(5, 3))),
@@ -89,7 +86,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "bytes": (lambda x: blurred(x.astype(jnp.float32) / 255) > 0.5, (rand(21, 17).astype(np.uint8) + 7,)),
     "two images": (lambda x, y: jnp.where(blurred(x) > y, jnp.maximum(x, y), 0.0), (rand(18, 27), rand(18, 27))),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -145,12 +142,9 @@ def test_a_border_is_scipys(tmp_path: Path, registry: Registry, runner: Runner) 
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: jnp.cumsum(blurred(x), 0),
-        lambda x: blurred(x).sum(),
-        lambda x: jnp.sin(x) * 2,
-        lambda x: blurred(x).astype(jnp.bfloat16) + x.astype(jnp.bfloat16),
-        lambda x: blurred(x) + jnp.sort(x, 0),
+        lambda x: jnp.cumsum(blurred(x), 0), lambda x: blurred(x).sum(), lambda x: jnp.sin(x) * 2,
+        lambda x: blurred(x).astype(jnp.bfloat16) + x.astype(jnp.bfloat16), lambda x: blurred(x) + jnp.sort(x, 0),
     ],
-)
+)  # fmt: skip
 def test_what_is_none_is_left(function: Callable[..., Any], tmp_path: Path, registry: Registry) -> None:
     assert images(function, (rand(40, 12),), tmp_path, registry) is None

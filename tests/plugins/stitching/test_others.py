@@ -97,16 +97,12 @@ def test_a_short_loop_over_whole_numbers_is_written_out(first, rounds, runner):
 @pytest.mark.parametrize(
     "change",
     [
-        {"kind": "f32"},
-        {"limit": 99},
-        {"step": 2},
-        {"direction": "LE"},
-        {"direction": "NE"},
+        {"kind": "f32"}, {"limit": 99}, {"step": 2}, {"direction": "LE"}, {"direction": "NE"},
         {"step": -3, "limit": -9, "direction": "GT", "first": "constant(200)"},
         {"work": "dynamic-slice(v, i), dynamic_slice_sizes={7}"},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_any_other_loop_of_so_many_trips_is_one_launch(change, runner):
     text = LOOP.format(**{**SHORT, **change})
     module = importer.read(text, "loop.hlo")

@@ -117,35 +117,24 @@ def kernel(module: HloModule, number: int, each: Reduce) -> StitchedKernel:
     chunk: Chunk = FlatChunk(3, -(-elements // 3)) if number % 3 == 0 else _box(each.kept, number)
     form = each.form
     stage = Stage(
-        chunk=chunk,
-        dims=each.kept,
-        results=(StageResult(each.name, (Global(module.buffer_of(each.name)),)),),
+        chunk=chunk, dims=each.kept, results=(StageResult(each.name, (Global(module.buffer_of(each.name)),)),),
         reduction=form,
-    )
+    )  # fmt: skip
     needed = workspace_bytes(module, stage, THREADS)
     if needed:
         space = Shared(16, needed)
         stage = Stage(
-            chunk=chunk,
-            dims=each.kept,
-            results=stage.results,
+            chunk=chunk, dims=each.kept, results=stage.results,
             reduction=Reduction(form.lanes, form.exchange, form.inner, space),
-        )
+        )  # fmt: skip
     program = BlockProgram(
-        name=each.name,
-        blocks=chunk.parts,
-        stages=(stage,),
-        root=each.name,
-        schedule=ChunkSchedule(0, 1, ScheduleKind.ROW),
-        shared_bytes=16 + needed,
-    )
+        name=each.name, blocks=chunk.parts, stages=(stage,), root=each.name,
+        schedule=ChunkSchedule(0, 1, ScheduleKind.ROW), shared_bytes=16 + needed,
+    )  # fmt: skip
     return StitchedKernel(
-        name=each.name,
-        phases=(Phase(programs=(program,)),),
-        threads=THREADS,
-        grid=chunk.parts,
+        name=each.name, phases=(Phase(programs=(program,)),), threads=THREADS, grid=chunk.parts,
         shared_bytes=16 + needed,
-    )
+    )  # fmt: skip
 
 
 def _box(dims: tuple[int, ...], number: int) -> BoxChunk:

@@ -162,8 +162,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "groups": (group_norm(4), (normal(3, 5, 4, 32), normal(32), normal(32))),
     "groups, repeated": (group_norm_of_flax, (normal(3, 5, 4, 32), normal(32), normal(32))),
     "groups of halves": (
-        group_norm(2),
-        tuple(normal(*dims, dtype=np.float16) for dims in ((2, 6, 6, 48), (48,), (48,))),
+        group_norm(2), tuple(normal(*dims, dtype=np.float16) for dims in ((2, 6, 6, 48), (48,), (48,))),
     ),
     "groups, one image": (group_norm(3), (normal(1, 40, 72), normal(72), normal(72))),
     "groups, streamed": (group_norm(4), (normal(4, 600, 64), normal(64), normal(64))),
@@ -185,8 +184,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         (normal(2, 600, 64), normal(64), normal(2, 600, 64)),
     ),
     "groups behind a product": (
-        behind_a_convolution,
-        (normal(6, 24, 16, 32), normal(32), normal(6, 24, 16, 32), normal(32, 32)),
+        behind_a_convolution, (normal(6, 24, 16, 32), normal(32), normal(6, 24, 16, 32), normal(32, 32)),
     ),
     "channels": (instance_norm, (normal(3, 9, 8, 24), normal(24))),
     "channels of halves": (instance_norm, (normal(4, 30, 10, 32).astype(np.float16), normal(32).astype(np.float16))),
@@ -195,7 +193,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "router": (router, (normal(1024, 64),)),
     "integers": (integers, (np.arange(35 * 12, dtype=np.int32).reshape(35, 12) % 17,)),
     "columns": (lambda x: (x.sum(0), (x * x).max(0)), (normal(4096, 24),)),
-}
+}  # fmt: skip
 
 
 def planned(name: str, threads: int, per_thread: int, *, row_shared: int = 0) -> tuple[Batch, planner.PlannedModule]:

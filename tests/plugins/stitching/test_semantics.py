@@ -134,11 +134,9 @@ class Cases:
             arguments=tuple(Pointer(buffer=each.name) for each in buffers),
         )  # fmt: skip
         return Program(
-            name="all",
-            buffers=tuple(buffers),
-            sources=(Source(name="all", text=text, entries=("all",)),),
+            name="all", buffers=tuple(buffers), sources=(Source(name="all", text=text, entries=("all",)),),
             steps=(launch,),
-        )
+        )  # fmt: skip
 
     def check(self, runner: Runner) -> None:
         given = {name: each.view(numpy_dtype(self.kind.program)) for name, each in (("a", self.a), ("b", self.b))}

@@ -48,13 +48,9 @@ def test_a_read_of_what_another_thread_wrote_needs_a_barrier(threads, size, same
         for name, homes in (("e", (Shared(0, 4096),)), ("y", ()))
     )
     program = BlockProgram(
-        name="g0",
-        blocks=1,
-        stages=(writer, reader),
-        root="y",
-        schedule=ChunkSchedule(0, 1, ScheduleKind.ROW),
+        name="g0", blocks=1, stages=(writer, reader), root="y", schedule=ChunkSchedule(0, 1, ScheduleKind.ROW),
         shared_bytes=4096,
-    )
+    )  # fmt: skip
     reads = [StageReads(), StageReads(own={"e": same}, by={"e": {0}})]
     alone = same and all(thread(writer, at, threads) == thread(reader, at, threads) for at in range(size))
     said = list(shared_use.races(program, reads, threads))

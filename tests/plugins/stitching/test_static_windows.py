@@ -117,12 +117,10 @@ def test_numbers_are_what_numpy_says(values: list[int], limit: int, step: int) -
         x = lax.optimization_barrier(jnp.array(array))
         return jnp.concatenate(
             [
-                jnp.where(x < limit, x + len(values), x)[::step],
-                jnp.maximum(x * 3, x - 7),
-                jnp.broadcast_to(x[:1], (3,)),
-                lax.iota(jnp.int32, 4),
-            ]
-        )
+                jnp.where(x < limit, x + len(values), x)[::step], jnp.maximum(x * 3, x - 7),
+                jnp.broadcast_to(x[:1], (3,)), lax.iota(jnp.int32, 4),
+            ],
+        )  # fmt: skip
 
     assert numbers(same) == [tuple(wanted.tolist())]
 

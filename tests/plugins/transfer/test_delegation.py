@@ -36,11 +36,9 @@ from .conftest import Analyse
 
 JOB = Path(__file__).parents[3] / "configs" / "jobs" / "transfer-image.yaml"
 PLUGINS = {
-    "hfuse": fusiond_hfuse.plugin,
-    "mincut": fusiond_mincut.plugin,
-    "stitching": fusiond_stitching.plugin,
+    "hfuse": fusiond_hfuse.plugin, "mincut": fusiond_mincut.plugin, "stitching": fusiond_stitching.plugin,
     "transfer": fusiond_transfer.plugin,
-}
+}  # fmt: skip
 PLAIN = {"grouping": "interval_stabbing", "memory": "pinned", "issue": "overlapped", "send": "message"}
 
 
@@ -597,10 +595,8 @@ def test_the_example_is_tuned_whole(tmp_path: Path, all_of_them: Registry, monke
     assert record.verified
     assert record.evidence == "emulated"
     assert (record.figures["hfuse_asked"], record.figures["hfuse_answered"], record.figures["mincut_answered"]) == (
-        7,
-        7,
-        1,
-    )
+        7, 7, 1,
+    )  # fmt: skip
     composed = [each for each in trials if each.config.get("together", "apart") != "apart"]
     assert composed
     assert {each.outcome.value for each in composed} == {"measured"}

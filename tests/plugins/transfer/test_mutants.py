@@ -22,11 +22,9 @@ from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.python import KernelGraph
 
 EXECUTIONS = (
-    Execution(),
-    Execution(issue="overlapped"),
-    Execution(issue="overlapped", send="batch"),
+    Execution(), Execution(issue="overlapped"), Execution(issue="overlapped", send="batch"),
     Execution(allocation="group", issue="overlapped"),
-)
+)  # fmt: skip
 
 
 def straight() -> list[Graph]:

@@ -45,12 +45,10 @@ def mixed(*, host: bool) -> Graph:
     names = ["a", "b", "k", "k2", *(name for kernel in kernels for name in kernel.writes)]
     fill = Fill(kind="integers", low=0, high=1000)
     return Graph(
-        name="mixed",
-        vectors=tuple(Vector(name=name, dtype="float32", elements=N, fill=fill) for name in names),
-        kernels=tuple(kernels),
-        inputs=("a", "b", "k", "k2") if host else ("a", "b", "k2"),
+        name="mixed", vectors=tuple(Vector(name=name, dtype="float32", elements=N, fill=fill) for name in names),
+        kernels=tuple(kernels), inputs=("a", "b", "k", "k2") if host else ("a", "b", "k2"),
         outputs=(*outputs, "k3") if host else (*outputs, "b1", "k3"),
-    )
+    )  # fmt: skip
 
 
 def wanted(made: Program, *, host: bool) -> dict[str, Any]:

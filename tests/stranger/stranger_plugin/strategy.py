@@ -38,14 +38,9 @@ class SaxpyUnroll(StrategyBase[Saxpy, Target]):
         n = values.job_sizes(job, ("n",), most=2**30).get("n", keys["n"].integer(least=1, most=2**30))
         fill = values.fill(keys["fill"], "float32") if "fill" in keys else Fill(kind="uniform")
         return Workload(
-            strategy=self.name,
-            strategy_version=self.version,
-            name="saxpy",
-            members=("saxpy",),
-            sizes=frozen({"n": n}),
-            content={"scale": scale, "fill": fill.content},
-            payload=Saxpy(n=n, scale=scale, fill=fill),
-        )
+            strategy=self.name, strategy_version=self.version, name="saxpy", members=("saxpy",), sizes=frozen({"n": n}),
+            content={"scale": scale, "fill": fill.content}, payload=Saxpy(n=n, scale=scale, fill=fill),
+        )  # fmt: skip
 
     def analyse(self, workload: Workload[Saxpy], target: Target) -> Analysis[Saxpy, Target]:
         return Analysis(workload=workload, report=frozen({"bytes": 12 * workload.sizes["n"]}), payload=target)
@@ -102,18 +97,13 @@ def _program(saxpy: Saxpy, unroll: int, threads: int) -> Program:
         sources=(Source(name="saxpy", text=text, entries=("saxpy",)),),
         steps=(
             Launch(
-                name="saxpy",
-                source="saxpy",
-                entry="saxpy",
-                grid=(ceil_div(elements, threads * unroll), 1, 1),
+                name="saxpy", source="saxpy", entry="saxpy", grid=(ceil_div(elements, threads * unroll), 1, 1),
                 block=(threads, 1, 1),
                 arguments=(
-                    Pointer(buffer="x"),
-                    Pointer(buffer="y"),
-                    Scalar(dtype="float32", value=saxpy.scale),
+                    Pointer(buffer="x"), Pointer(buffer="y"), Scalar(dtype="float32", value=saxpy.scale),
                     Scalar(dtype="int32", value=elements),
                 ),
             ),
         ),
-    )
+    )  # fmt: skip
     return sized(made, {"n": saxpy.n})

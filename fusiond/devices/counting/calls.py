@@ -12,7 +12,8 @@ a call, which nothing here runs (`vprintf` and `__assertfail` apart).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from fusiond.devices.counting.layout import function_addresses
 from fusiond.model.ptx import flat
@@ -28,6 +29,8 @@ from fusiond.model.ptx.operands import (
     PtxVector,
     RegisterPair,
 )
+
+Given: TypeAlias = Sequence[Operand]
 
 EXPANDED = "call.expanded"  #: The opcode that is left of a call, in front of the body
 LOST = "trap.call"  #: Fails where a pointer was to none of the functions that it may be
@@ -113,8 +116,13 @@ class _Expansion:
         given = groups[before].items if len(groups) > before else ()
         if len(results) != len(function.returns) or len(given) != len(function.parameters):
             return False
+        self._expand(call, target, given, results, within)
+        return True
+
+    def _expand(self, call: PtxInstruction, target: str, given: Given, results: Given, within: tuple[str, ...]) -> None:
+        """Put a function's body in the place of a call, between what moves arguments and results."""
         self._calls += 1
-        mark = f".{self._calls}"
+        function, mark = self._functions[target], f".{self._calls}"
         names: dict[str, Operand] = {}
         for name, type_ in function.registers.items():
             names[name] = PtxName(name + mark)
@@ -130,19 +138,20 @@ class _Expansion:
             around = call.guard.name if isinstance(call.guard, Negated) else Negated(call.guard)
             mark_of_it = dataclasses.replace(call, opcode="bra", operands=(PtxName(end),), guard=around)
         plain = dataclasses.replace(call, guard=None)
+
+        def move(type_: str, *operands: Operand) -> None:
+            self._instructions.append(dataclasses.replace(plain, opcode=f"mov.{type_}", operands=operands))
+
         self._instructions.append(mark_of_it)
         for parameter, operand in zip(function.parameters, given, strict=True):
             if parameter.space == "reg":
-                pair = (names[parameter.name], operand)
-                self._instructions.append(dataclasses.replace(plain, opcode=f"mov.{parameter.type}", operands=pair))
+                move(parameter.type, names[parameter.name], operand)
         self._body(function, names, back, within)
         self._labels[back] = len(self._instructions)
         for parameter, operand in zip(function.returns, results, strict=True):
             if parameter.space == "reg":
-                pair = (operand, names[parameter.name])
-                self._instructions.append(dataclasses.replace(plain, opcode=f"mov.{parameter.type}", operands=pair))
+                move(parameter.type, operand, names[parameter.name])
         self._labels[end] = len(self._instructions)
-        return True
 
     def _called_by_address(
         self, call: PtxInstruction, register: str, groups: list[PtxGroup], within: tuple[str, ...]

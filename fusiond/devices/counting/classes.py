@@ -1,9 +1,16 @@
-"""Classes of SASS instructions, as NVIDIA's table of arithmetic throughput distinguishes them."""
+"""Classes of SASS instructions, as NVIDIA's table of arithmetic throughput distinguishes them; and those of PTX that no
+compiler removes, a bound from below where there is no SASS."""
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusiond.model.ptx.flat import PtxInstruction
 
 CLASSES = (
     "fp32", "fp64", "half", "integer", "sfu", "conversion", "global", "shared", "local", "shuffle", "mma", "barrier",
@@ -40,3 +47,46 @@ def class_of(opcode: str) -> str:
     goes through the pipe for half precision, whatever it computes."""
     match = _CLASS.fullmatch(opcode.partition(".")[0])
     return match.lastgroup if match and match.lastgroup in CLASSES else "other"
+
+
+# --- of PTX ---------------------------------------------------------------------------------------------
+
+_SPECIAL = ("ex2", "lg2", "sin", "cos", "tanh", "rsqrt", "rcp", "sqrt", "div")
+_FLOATS = {"f32": "fp32", "f64": "fp64", "f16": "half", "bf16": "half", "f16x2": "half", "bf16x2": "half"}
+_LASTING = {
+    **dict.fromkeys(("mma", "movmatrix"), "mma"), **dict.fromkeys(("ldmatrix", "stmatrix"), "shared"),
+    **dict.fromkeys(("shfl", "vote", "match", "redux"), "shuffle"), "mbarrier": "barrier",
+}  # fmt: skip
+
+
+def lasting_class(opcode: str) -> str | None:
+    """None for what may vanish: moves, conversions of addresses, integer arithmetic and branches may, or be merged; so
+    may a sum that becomes part of a multiply-add."""
+    base, *rest = opcode.split(".")
+    if base in ("ld", "ldu", "st", "atom", "red"):
+        spaces = {each.partition("::")[0] for each in rest}
+        if spaces & {"param", "const"}:
+            return None
+        return "shared" if "shared" in spaces else "local" if "local" in spaces else "global"
+    if base in _LASTING or (base in ("wmma", "wgmma") and {"mma", "mma_async"} & set(rest)):
+        return _LASTING.get(base, "mma")
+    if base == "cp":
+        return None if {"commit_group", "wait_group", "wait_all", "prefetch"} & set(rest) else "global"
+    if base in ("bar", "barrier"):
+        return None if "warp" in rest else "barrier"
+    kind = _FLOATS.get(rest[-1]) if rest else None
+    if base in _SPECIAL and kind == "fp32":
+        return "sfu"
+    return kind if base in ("mul", "fma") or (base in ("add", "sub") and "rn" in rest) else None
+
+
+def lasting(sources: Sequence[PtxInstruction], counts: NDArray[np.void]) -> dict[str, int]:
+    """Instructions of warps by class, of PTX."""
+    found: dict[str, int] = {}
+    seen: PtxInstruction | None = None
+    for source, often in zip(sources, counts["warps"].tolist(), strict=True):
+        kind = lasting_class(source.opcode)
+        if kind is not None and source is not seen:
+            found[kind] = found.get(kind, 0) + often
+        seen = source
+    return found

@@ -101,23 +101,31 @@ class _Analysis:
         spaces = [each for each in spaces if each in ("global", "shared")]
         for k, each in enumerate(ends[:2] if base != "wmma" else ends[:1]):
             space = spaces[k] if k < len(spaces) else "global"
-            where = self._of(self._places, [each])
-            if isinstance(each, PtxTensorAddress):
-                where |= self._mapped
-            memory = where & self._pointers or where - self._parameters or {ANY}
-            if space == "shared" and not isinstance(each, PtxTensorAddress):
-                continue
-            writes = rest[0] == "store" if base == "wmma" else k == 0
-            if writes:
-                self._writes |= memory
-            if not writes or "reduce" in rest:
-                self._reads |= memory
-                given = given | memory
+            if space != "shared" or isinstance(each, PtxTensorAddress):
+                given |= self._moved(
+                    each, written=rest[0] == "store" if base == "wmma" else k == 0, again="reduce" in rest
+                )
         if base == "wmma" and rest[0] == "load":
             for name in _names(at.operands[:1]):
                 self._values.setdefault(name, set()).update(given)
         else:
             self._on_chip |= given
+
+    def _moved(self, end: PtxAddress | PtxTensorAddress, *, written: bool, again: bool) -> set[str]:
+        """The memory at an end of a copy in global memory, where that is read (`again`: though it is written)."""
+        where = self._of(self._places, [end])
+        if isinstance(end, PtxTensorAddress):
+            where |= self._mapped
+        memory = self._memory(where)
+        if written:
+            self._writes |= memory
+        if written and not again:
+            return set()
+        self._reads |= memory
+        return memory
+
+    def _memory(self, where: set[str]) -> set[str]:
+        return where & self._pointers or where - self._parameters or {ANY}
 
     def _access(self, at: PtxInstruction, base: str, rest: list[str], address: PtxAddress) -> None:
         spaces = {word.partition("::")[0] for word in rest}
@@ -137,7 +145,7 @@ class _Analysis:
         else:
             pointing = set()
             generic = not spaces & {"global", "shared", "local", "const"}
-            memory = where & self._pointers or where - self._parameters or {ANY}
+            memory = self._memory(where)
             if generic or spaces & {"global", "const"}:
                 if base != "st":
                     found |= memory

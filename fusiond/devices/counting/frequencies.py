@@ -15,7 +15,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -55,27 +55,22 @@ class Often:
     warps: float
 
 
-class _Instruction(Protocol):
-    @property
-    def opcode(self) -> str: ...
-    @property
-    def guarded(self) -> bool: ...
-    @property
-    def line(self) -> int: ...
+@dataclass(frozen=True, slots=True)
+class SassInstruction:
+    opcode: str  #: With its modifiers: `LDG.E.128`
+    guarded: bool
+    line: int  #: Of the PTX; 0: of none, as in what ptxas adds of its own
 
 
-class _Block(Protocol):
-    @property
-    def instructions(self) -> Sequence[_Instruction]: ...
-    @property
-    def successors(self) -> Sequence[int]: ...
-    @property
-    def ends(self) -> bool: ...
-    @property
-    def calls(self) -> int | None: ...
+@dataclass(frozen=True, slots=True)
+class BasicBlock:
+    instructions: tuple[SassInstruction, ...]
+    successors: tuple[int, ...]  #: Numbers of blocks; empty where threads end here, or a function returns
+    ends: bool  #: Whether threads may end here, or a function return
+    calls: int | None  #: The first block of the function that its last instruction calls
 
 
-def of_blocks(blocks: Sequence[_Block], lines: Mapping[int, LineCounts]) -> list[Often]:
+def of_blocks(blocks: Sequence[BasicBlock], lines: Mapping[int, LineCounts]) -> list[Often]:
     """The frequencies of a kernel's blocks, of which the first is where it begins. Unsolved where there are none, as of
     a kernel that never ends."""
     entering = max((each.threads for each in lines.values()), default=0)
@@ -101,7 +96,7 @@ def of_blocks(blocks: Sequence[_Block], lines: Mapping[int, LineCounts]) -> list
     return [Often(each, each / (active or others)) for each, active in zip(threads, lanes, strict=True)]
 
 
-def _spread(lanes: list[float | None], blocks: Sequence[_Block], threads: Sequence[float]) -> None:
+def _spread(lanes: list[float | None], blocks: Sequence[BasicBlock], threads: Sequence[float]) -> None:
     """Give blocks of which no line says how many lanes are active those of neighbours with as many threads."""
     edges = [(k, target) for k, block in enumerate(blocks) for target in block.successors]
     alike = [(a, b) for a, b in edges if abs(threads[a] - threads[b]) <= _NOTHING * max(threads[a], 1.0)]
@@ -151,7 +146,7 @@ def _principal(opcode: str) -> tuple[re.Pattern[str], float] | None:
 class _Places:
     """Where copies of each line are."""
 
-    def __init__(self, blocks: Sequence[_Block], lines: Mapping[int, LineCounts]) -> None:
+    def __init__(self, blocks: Sequence[BasicBlock], lines: Mapping[int, LineCounts]) -> None:
         self._lines = lines
         self.evidence: dict[int, tuple[Counter[tuple[int, bool]], float]] = {}
         """Line -> how many copies there are in each block (and whether under a predicate), and the weight."""
@@ -230,7 +225,7 @@ class _Places:
         return ratios[len(ratios) // 2] if ratios else None
 
 
-def _loops(blocks: Sequence[_Block]) -> list[frozenset[int]]:
+def _loops(blocks: Sequence[BasicBlock]) -> list[frozenset[int]]:
     """The loops of a kernel, nested ones too: what can reach itself, and again without what it is entered by."""
     found: list[frozenset[int]] = []
     from scipy import sparse
@@ -260,7 +255,7 @@ def _loops(blocks: Sequence[_Block]) -> list[frozenset[int]]:
 class _Program:
     """Variables are edges, blocks, and what a line's copies differ by; all in units of `scale` threads."""
 
-    def __init__(self, blocks: Sequence[_Block], entering: int, scale: int, entered: Sequence[int | None]) -> None:
+    def __init__(self, blocks: Sequence[BasicBlock], entering: int, scale: int, entered: Sequence[int | None]) -> None:
         self._scale = float(scale)
         self._entered = entered
         self._blocks = range(len(blocks))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +54,7 @@ class CountLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchCounts:
+class LaunchCounts(sampling.Sampled):
     """What one launch did. `counts` has a row for each instruction of `code`."""
 
     code: PtxCode
@@ -65,15 +66,8 @@ class LaunchCounts:
     shortest_block: int  #: Instructions of warps of the block that has the fewest, of those that were run
     resident: int
     least: Mapping[str, float]  #: Field of COUNTS -> what its sum is not below, as far as one can tell
-    sampled: float
-    error: float  #: Relative, as far as sampling makes one, of all but the DRAM bytes
-    dram_error: float  #: The same of the DRAM bytes, as far as they differ from place to place
     seen_read_sectors: int  #: Distinct ones of the blocks that were run
     seen_write_sectors: int
-    overlapping: bool  #: How many sectors the blocks that were not run share with others is not known
-    alike: bool  #: All blocks at once, or as good as: those of one wave end together
-    settled: bool  #: The blocks that were run found the L2 as it would be
-    renewed: bool  #: The L2 holds nothing from before the launch, and what it would hold had all blocks run
     steered: bool = False  #: What blocks do depends on values in memory
     failed: str | None
 
@@ -172,25 +166,13 @@ class LoadedPtx:
         for k, name in enumerate(_FIELDS):
             counts[name] = sampling.rounded(found.counts[:, k])
         return LaunchCounts(
-            code=code,
-            counts=counts,
-            compulsory_read_sectors=round(found.read_sectors.sum()),
-            compulsory_write_sectors=round(found.write_sectors.sum()),
-            dram_correction=(round(dram[0]), round(dram[1])),
-            shortest_block=found.shortest_block // together,
-            resident=resident,
-            least=dict(zip(_FIELDS, found.least, strict=True)),
-            sampled=found.sampled,
-            error=found.error,
-            dram_error=found.dram_error,
-            seen_read_sectors=round(found.seen_read_sectors),
-            seen_write_sectors=round(found.seen_write_sectors),
-            overlapping=found.overlapping,
-            alike=found.alike,
-            settled=found.settled,
-            renewed=found.renewed,
-            failed=failed,
-        )
+            code=code, counts=counts, compulsory_read_sectors=round(found.read_sectors.sum()),
+            compulsory_write_sectors=round(found.write_sectors.sum()), dram_correction=(round(dram[0]), round(dram[1])),
+            shortest_block=found.shortest_block // together, resident=resident,
+            least=dict(zip(_FIELDS, found.least, strict=True)), seen_read_sectors=round(found.seen_read_sectors),
+            seen_write_sectors=round(found.seen_write_sectors), failed=failed,
+            **{each.name: getattr(found, each.name) for each in dataclasses.fields(sampling.Sampled)},
+        )  # fmt: skip
 
     def execute(
         self, kernel: str, shape: CountedShape, arguments: Sequence[bytes], places: NDArray[np.uint64], gpu: Gpu
@@ -245,27 +227,15 @@ class LoadedPtx:
         room = _ROOM_BYTES // (-(-threads // 32) * code.register_bytes)
         resident = min(gpu.resident(threads, shared_bytes, registers, barriers), max(room, 1), math.prod(shape.grid))
         return CountRequest(
-            code=code.instructions.ctypes.data,
-            instructions=len(code.instructions),
-            register_bytes=code.register_bytes,
-            constants=code.constants.ctypes.data,
-            specials=code.specials.ctypes.data,
-            special_count=len(code.specials),
-            parameters=parameters.ctypes.data,
-            parameter_bytes=code.layout.parameter_bytes,
-            constant_bank=self.image.bank.ctypes.data,
-            constant_bank_bytes=self.image.bank.nbytes,
-            local_bytes=code.layout.local_bytes,
-            shared_bytes=shared_bytes,
-            dynamic_shared_bytes=shape.shared_bytes,
-            grid=(ctypes.c_uint32 * 3)(*shape.grid),
-            block=(ctypes.c_uint32 * 3)(*shape.block),
-            cluster=(ctypes.c_uint32 * 3)(*cluster),
-            resident=max(resident // together, 1) * together,
-            multiprocessors=gpu.multiprocessors,
-            cooperative=shape.cooperative,
-            turn=TURN,
-        )
+            code=code.instructions.ctypes.data, instructions=len(code.instructions), register_bytes=code.register_bytes,
+            constants=code.constants.ctypes.data, specials=code.specials.ctypes.data, special_count=len(code.specials),
+            parameters=parameters.ctypes.data, parameter_bytes=code.layout.parameter_bytes,
+            constant_bank=self.image.bank.ctypes.data, constant_bank_bytes=self.image.bank.nbytes,
+            local_bytes=code.layout.local_bytes, shared_bytes=shared_bytes, dynamic_shared_bytes=shape.shared_bytes,
+            grid=(ctypes.c_uint32 * 3)(*shape.grid), block=(ctypes.c_uint32 * 3)(*shape.block),
+            cluster=(ctypes.c_uint32 * 3)(*cluster), resident=max(resident // together, 1) * together,
+            multiprocessors=gpu.multiprocessors, cooperative=shape.cooperative, turn=TURN,
+        )  # fmt: skip
 
     def _parameters(self, kernel: str, arguments: Sequence[bytes]) -> NDArray[np.uint8]:
         """The bank of a kernel's parameters. CountError."""
@@ -318,15 +288,11 @@ class _Running:
     def runs(self, blocks: int, l2_sectors: int) -> sampling.Runs:
         begins, ends = self._allocations.reshape(-1, 2).T
         return sampling.Runs(
-            blocks=blocks // self._together,
-            resident=self._request.resident // self._together,
-            run=self._run,
-            mark=self._cache.mark,
-            renewed=lambda: self._cache.renewed,
-            allocation_sectors=((ends + 31) // 32 - begins // 32).astype(np.float64),
-            l2_sectors=l2_sectors,
+            blocks=blocks // self._together, resident=self._request.resident // self._together, run=self._run,
+            mark=self._cache.mark, renewed=lambda: self._cache.renewed,
+            allocation_sectors=((ends + 31) // 32 - begins // 32).astype(np.float64), l2_sectors=l2_sectors,
             hold=self._hold,
-        )
+        )  # fmt: skip
 
     @property
     def dram(self) -> NDArray[np.float64]:
@@ -350,14 +316,10 @@ class _Running:
         failed = self._library.launch(self._cache, request)
         fields = counts.view(np.uint64).reshape(self._instructions, -1)
         return sampling.Piece(
-            counts=fields.astype(np.float64),
-            read_sectors=read.astype(np.float64),
-            write_sectors=written.astype(np.float64),
-            dram=self.dram - before,
-            issued=int(counts["warps"].sum()),
-            shortest_block=int(request.shortest_block) * self._together,
-            failed=failed,
-        )
+            counts=fields.astype(np.float64), read_sectors=read.astype(np.float64),
+            write_sectors=written.astype(np.float64), dram=self.dram - before, issued=int(counts["warps"].sum()),
+            shortest_block=int(request.shortest_block) * self._together, failed=failed,
+        )  # fmt: skip
 
     def _hold(self, read: NDArray[np.float64], written: NDArray[np.float64]) -> None:
         """Of the allocations of which (nearly) every sector was touched; which ones of another, nobody knows."""

@@ -54,13 +54,13 @@ def mma(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     shape, types = _shape(at, words), [each for each in words if each in TYPES]
     if len(types) == 2:  # mma.m8n8k4 and m16n8k8 may leave A and B out: halves
         types = [types[0], "f16", "f16", types[1]]
-    if len(types) != 4 or len(at.operands) != 4:
+    quads = types[1:2] == ["f16"] and shape == (8, 8, 4)
+    counts = "popc" in words and not {"and", "xor"} & set(words)
+    if len(types) != 4 or len(at.operands) != 4 or "mul" in words or counts:
         raise unknown(at)
-    quads = types[1] == "f16" and shape == (8, 8, 4)
-    plain = "m{}n{}k{}".format(*shape) in _SHAPES[_BITS.get(types[1], 32)]
-    if not quads and ("row" not in words or "col" not in words or not plain):
-        raise unknown(at)
-    if "mul" in words or ("popc" in words and not {"and", "xor"} & set(words)):
+    if not quads and (
+        not {"row", "col"} <= set(words) or "m{}n{}k{}".format(*shape) not in _SHAPES[_BITS.get(types[1], 32)]
+    ):
         raise unknown(at)
     work = _work(rows, at, shape, types, words, [rows.items(each) for each in at.operands])
     layouts = [each for each in words if each in ("row", "col")]

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.devices.counting import flow, layout
+from fusiond.devices.counting import layout
 from fusiond.devices.counting.code import BRANCH, CODE, EXIT, PLAIN, PtxCode
 from fusiond.devices.counting.layout import PtxImage
 from fusiond.devices.counting.operand_locations import LANES, Places
+from fusiond.model.ptx import flow
 from fusiond.model.ptx.flat import PtxInstruction, PtxKernel, PtxModule
 from fusiond.model.ptx.operands import (
     Negated,

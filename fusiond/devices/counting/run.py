@@ -11,13 +11,14 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
-from fusiond.devices.counting import bounds, dependence, lasting_instructions, layout, library, nearest_buffer, sass
+from fusiond.devices.counting import bounds, classes, dependence, layout, library, nearest_buffer, sass
 from fusiond.devices.counting.bounds import SECTOR_BYTES, LaunchBound, LaunchWork
 from fusiond.devices.counting.certainty import MOST as MOST_ERROR
 from fusiond.devices.counting.certainty import Traffic, known, traffic
@@ -283,18 +284,11 @@ class _Run:
         arguments = [self._bytes(each) for each in step.arguments]
         facts = self._facts[step.source].get(step.entry)
         must = self._needs.whole.get(step.name)
-        sampling = self._budget is not None
         result = self._units[step.source].launch(
-            kernel,
-            shape,
-            arguments,
-            self._memory,
-            cache,
-            self._gpu,
-            registers=facts.registers if facts else 0,
+            kernel, shape, arguments, self._memory, cache, self._gpu, registers=facts.registers if facts else 0,
             barriers=facts.barriers if facts else 0,
-            limits=CountLimits(budget=None if must else self._budget, most=MOST if sampling else 0),
-        )
+            limits=CountLimits(budget=None if must else self._budget, most=MOST if self._budget is not None else 0),
+        )  # fmt: skip
         if result.failed and "the limit of instructions" in result.failed:
             why = must or ("it is cooperative" if step.cooperative else "it has few waves of blocks")
             raise CountError(f"too large to be run whole ({MOST:,} instructions of warps), and {why}")
@@ -350,57 +344,33 @@ class _Run:
         least = total if dram.error is not None else _least(result, total)
         share = least["warps"] / max(total["warps"], 1)
         read = result.compulsory_read_sectors if dram.error is not None else result.seen_read_sectors
-        issued = executed.warps if executed else lasting_instructions.warps(result.code.sources, result.counts)
-        occupancy = self._gpu.occupancy(
-            threads,
-            result.code.layout.shared_bytes + step.shared_bytes,
-            facts.registers if facts else 0,
-            facts.barriers if facts else 0,
-        )
-        bound = self._bounds[step.name] = bounds.bound(
-            LaunchWork(
-                blocks=blocks,
-                warps_per_block=-(-threads // 32),
-                resident_per_sm=max(occupancy.blocks_per_sm, 1),
-                dram_bytes=dram.least,
-                compulsory_read_sectors=read,
-                read_sectors=least["read_sectors"],
-                write_sectors=least["write_sectors"],
-                atomic_sectors=least["atomic_sectors"],
-                shared_wavefronts=least["wavefronts"],
-                warps={name: int(share * each) for name, each in issued.items()},
-                shortest_share=min(1.0, result.shortest_block * blocks / max(total["warps"], 1)),
-            ),
-            self._gpu,
-        )
+        issued = executed.warps if executed else classes.lasting(result.code.sources, result.counts)
+        registers, barriers = (facts.registers, facts.barriers) if facts else (0, 0)
+        shared_bytes = result.code.layout.shared_bytes + step.shared_bytes
+        occupancy = self._gpu.occupancy(threads, shared_bytes, registers, barriers)
+        work = LaunchWork(
+            blocks=blocks, warps_per_block=-(-threads // 32), resident_per_sm=max(occupancy.blocks_per_sm, 1),
+            dram_bytes=dram.least, compulsory_read_sectors=read, shared_wavefronts=least["wavefronts"],
+            warps={name: int(share * each) for name, each in issued.items()},
+            shortest_share=min(1.0, result.shortest_block * blocks / max(total["warps"], 1)),
+            **{name: least[name] for name in ("read_sectors", "write_sectors", "atomic_sectors")},
+        )  # fmt: skip
+        bound = self._bounds[step.name] = bounds.bound(work, self._gpu)
+        names = ("atomic_bytes", "read_sectors", "write_sectors", "atomic_sectors", "local_bytes")
+        same: dict[str, Any] = {name: total[name] for name in names}
         return dataclasses.replace(
-            begin,
-            global_read_bytes=total["read_bytes"],
-            global_write_bytes=total["write_bytes"],
-            atomic_bytes=total["atomic_bytes"],
-            read_sectors=total["read_sectors"],
-            write_sectors=total["write_sectors"],
-            atomic_sectors=total["atomic_sectors"],
-            minimal_bytes=SECTOR_BYTES * compulsory,
-            dram_bytes=dram.bytes,
-            shared_wavefronts=total["wavefronts"],
-            shared_minimal_wavefronts=total["minimal_wavefronts"],
-            local_bytes=total["local_bytes"],
+            begin, **same, global_read_bytes=total["read_bytes"],
+            global_write_bytes=total["write_bytes"], minimal_bytes=SECTOR_BYTES * compulsory, dram_bytes=dram.bytes,
+            shared_wavefronts=total["wavefronts"], shared_minimal_wavefronts=total["minimal_wavefronts"],
             registers=facts.registers if facts else None,
             spill_bytes=(facts.spill_store_bytes + facts.spill_load_bytes) * threads * blocks if facts else None,
             instructions=sum(executed.threads.values()) if executed else None,
             instruction_classes=executed.threads if executed else None,
-            warp_instructions=executed.warps if executed else None,
-            ptx_instructions=total["lanes"],
-            resident=result.resident,
-            occupancy=round(occupancy.ratio, 4),
-            limited_by=occupancy.limited_by,
+            warp_instructions=executed.warps if executed else None, ptx_instructions=total["lanes"],
+            resident=result.resident, occupancy=round(occupancy.ratio, 4), limited_by=occupancy.limited_by,
             waves=round(blocks / (self._gpu.multiprocessors * max(occupancy.blocks_per_sm, 1)), 3),
-            bound_us=bound.us,
-            binding=bound.binding,
-            sampled=result.sampled,
-            error=dram.error,
-        )
+            bound_us=bound.us, binding=bound.binding, sampled=result.sampled, error=dram.error,
+        )  # fmt: skip
 
     def _executed(self, step: Launch, result: LaunchCounts) -> Executed | None:
         """Instructions of SASS; None where they are not known. Launches that do the same, as those of a loop,

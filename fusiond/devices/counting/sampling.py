@@ -44,7 +44,22 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchEstimate:
+class Sampled:
+    """What a launch's counts are worth; by default those of one that ran whole."""
+
+    sampled: float = 1.0  #: The part of the blocks that was run
+    error: float = 0.0  #: Relative, as far as sampling makes one, of the count that it is largest for; of DRAM apart
+    dram_error: float = 0.0  #: The same of the DRAM bytes, as far as they differ from place to place
+    overlapping: bool = False
+    """Blocks that are far from one another touch the same sectors, and nobody knows how many of those that were not run
+    do: more were estimated than there are, or the places differ."""
+    alike: bool = True  #: All blocks ran at once, or those of each wave do the same, so that they would end together
+    settled: bool = True  #: What was run found the L2 as it would be, and left it so
+    renewed: bool = False  #: The L2 holds what it would hold had all blocks run, whatever was in it before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchEstimate(Sampled):
     """The whole launch."""
 
     counts: Floats
@@ -54,38 +69,16 @@ class LaunchEstimate:
     shortest_block: int
     least: Floats
     """(fields of COUNTS): what no count is below, if waves that were not run do no less than the least one that was."""
-    sampled: float  #: The part of the blocks that was run
-    error: float  #: Relative, of the count that it is largest for; of DRAM apart
-    dram_error: float
     seen_read_sectors: float
     seen_write_sectors: float  #: Distinct sectors of the blocks that were run
-    overlapping: bool
-    """Blocks that are far from one another touch the same sectors, and nobody knows how many of those that were not run
-    do: more were estimated than there are, or the places differ."""
-    alike: bool  #: The blocks ran all at once, or those of each wave do the same, so that they would end together
-    settled: bool  #: What was run found the L2 as it would be, and left it so
-    renewed: bool  #: The L2 holds what it would hold, whatever was in it before
 
 
 def nothing(instructions: int, fields: int) -> LaunchEstimate:
     """Of a launch that failed."""
     return LaunchEstimate(
-        counts=np.zeros((instructions, fields)),
-        read_sectors=np.zeros(0),
-        write_sectors=np.zeros(0),
-        dram=np.zeros(2),
-        shortest_block=0,
-        least=np.zeros(fields),
-        sampled=0.0,
-        error=0.0,
-        dram_error=0.0,
-        seen_read_sectors=0.0,
-        seen_write_sectors=0.0,
-        overlapping=False,
-        alike=True,
-        settled=True,
-        renewed=False,
-    )
+        counts=np.zeros((instructions, fields)), read_sectors=np.zeros(0), write_sectors=np.zeros(0), dram=np.zeros(2),
+        shortest_block=0, least=np.zeros(fields), sampled=0.0, seen_read_sectors=0.0, seen_write_sectors=0.0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,27 +111,24 @@ def estimate(runs: Runs, budget: int | None) -> LaunchEstimate:
     waves = -(-runs.blocks // runs.resident)
     runs.mark()
     if budget is None or waves < LEAST_WAVES:
-        return _whole(runs)  # also: in one go
+        return _together([_ran(runs, 0, runs.blocks)], alike=True, renewed=runs.renewed())  # also: in one go
     pieces = list[Piece]()
     for wave in range(waves):
-        pieces.append(_ran(runs, wave))
+        pieces.append(_wave(runs, wave))
         if pieces[-1].issued * waves > budget and wave < waves // 2:
             return _Sampler(runs, pieces, waves, budget).estimate()
     return _together(pieces, alike=_alike(pieces, runs), renewed=runs.renewed())
 
 
-def _ran(runs: Runs, wave: int) -> Piece:
-    piece = runs.run(wave * runs.resident, min(runs.blocks, (wave + 1) * runs.resident))
+def _ran(runs: Runs, begin: int, end: int) -> Piece:
+    piece = runs.run(begin, min(runs.blocks, end))
     if piece.failed is not None:
         raise Failed(*piece.failed)
     return piece
 
 
-def _whole(runs: Runs) -> LaunchEstimate:
-    piece = runs.run(0, runs.blocks)
-    if piece.failed is not None:
-        raise Failed(*piece.failed)
-    return _together([piece], alike=True, renewed=runs.renewed())
+def _wave(runs: Runs, wave: int) -> Piece:
+    return _ran(runs, wave * runs.resident, (wave + 1) * runs.resident)
 
 
 def _alike(pieces: Sequence[Piece], runs: Runs) -> bool:
@@ -148,23 +138,13 @@ def _alike(pieces: Sequence[Piece], runs: Runs) -> bool:
 
 
 def _together(found: Sequence[Piece], *, alike: bool, renewed: bool) -> LaunchEstimate:
+    counts, read, written = (_sum([getattr(each, name) for each in found])
+                             for name in ("counts", "read_sectors", "write_sectors"))  # fmt: skip
     return LaunchEstimate(
-        counts=_sum([each.counts for each in found]),
-        read_sectors=_sum([each.read_sectors for each in found]),
-        write_sectors=_sum([each.write_sectors for each in found]),
-        dram=_sum([each.dram for each in found]),
-        shortest_block=min(each.shortest_block for each in found),
-        least=_sum([each.counts for each in found]).sum(axis=0),
-        sampled=1.0,
-        error=0.0,
-        dram_error=0.0,
-        seen_read_sectors=sum(each.read_sectors.sum() for each in found),
-        seen_write_sectors=sum(each.write_sectors.sum() for each in found),
-        overlapping=False,
-        alike=alike,
-        settled=alike,
-        renewed=renewed,
-    )
+        counts=counts, read_sectors=read, write_sectors=written, dram=_sum([each.dram for each in found]),
+        shortest_block=min(each.shortest_block for each in found), least=counts.sum(axis=0),
+        seen_read_sectors=read.sum(), seen_write_sectors=written.sum(), alike=alike, settled=alike, renewed=renewed,
+    )  # fmt: skip
 
 
 def _sum(arrays: Sequence[Floats]) -> Floats:
@@ -207,7 +187,7 @@ class _Sampler:
 
     def _run(self, wave: int) -> int:
         """Its instructions of warps."""
-        self._pieces[wave] = _ran(self._runs, wave)
+        self._pieces[wave] = _wave(self._runs, wave)
         return self._pieces[wave].issued
 
     def _begin(self) -> None:
@@ -275,22 +255,13 @@ class _Sampler:
         alike = _alike([pieces[wave] for wave in sorted(pieces)], runs)
         ran = sum(min(runs.blocks, (wave + 1) * runs.resident) - wave * runs.resident for wave in pieces)
         return LaunchEstimate(
-            counts=totals(lambda piece: piece.counts, past_warm=False),
-            read_sectors=read,
-            write_sectors=written,
-            dram=dram,
-            shortest_block=min(each.shortest_block for each in pieces.values()),
-            least=self._least(len(missing)),
-            sampled=ran / runs.blocks,
-            error=float(errors[:-1].max()),
-            dram_error=float(errors[-1]),
-            seen_read_sectors=sum(each.read_sectors.sum() for each in pieces.values()),
-            seen_write_sectors=sum(each.write_sectors.sum() for each in pieces.values()),
-            overlapping=overlapping,
-            alike=alike,
-            settled=alike and self._filled,
-            renewed=self._filled,
-        )
+            counts=totals(lambda piece: piece.counts, past_warm=False), read_sectors=read, write_sectors=written,
+            dram=dram, shortest_block=min(each.shortest_block for each in pieces.values()),
+            least=self._least(len(missing)), sampled=ran / runs.blocks, error=float(errors[:-1].max()),
+            dram_error=float(errors[-1]), seen_read_sectors=sum(each.read_sectors.sum() for each in pieces.values()),
+            seen_write_sectors=sum(each.write_sectors.sum() for each in pieces.values()), overlapping=overlapping,
+            alike=alike, settled=alike and self._filled, renewed=self._filled,
+        )  # fmt: skip
 
     def _least(self, missing: int) -> Floats:
         ran = {wave: each.counts.sum(axis=0) for wave, each in self._pieces.items()}

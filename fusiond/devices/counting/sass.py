@@ -16,6 +16,7 @@ from fusiond.build.cache import BuildCache
 from fusiond.devices.counting import frequencies
 from fusiond.devices.counting.classes import class_of
 from fusiond.devices.counting.code import BRANCH, EXIT
+from fusiond.devices.counting.frequencies import BasicBlock, SassInstruction
 from fusiond.devices.counting.kernels import LaunchCounts
 from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Source
@@ -35,21 +36,6 @@ def of_source(source: Source, arch: str, *, cache: BuildCache | None = None) -> 
     if isinstance(text, BuildFailed):
         raise SassError(text.reason)
     return parse(text)
-
-
-@dataclass(frozen=True, slots=True)
-class SassInstruction:
-    opcode: str  #: With its modifiers: `LDG.E.128`
-    guarded: bool
-    line: int  #: Of the PTX; 0: of none, as in what ptxas adds of its own
-
-
-@dataclass(frozen=True, slots=True)
-class BasicBlock:
-    instructions: tuple[SassInstruction, ...]
-    successors: tuple[int, ...]  #: Numbers of blocks; empty where threads end here, or a function returns
-    ends: bool  #: Whether threads may end here, or a function return
-    calls: int | None  #: The first block of the function that its last instruction calls
 
 
 @dataclass(frozen=True, slots=True)

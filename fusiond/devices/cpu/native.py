@@ -110,28 +110,18 @@ class _Symbol(ctypes.Structure):
 
 class _Launch(ctypes.Structure):
     _fields_ = (
-        ("abi", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("entry", ctypes.POINTER(_Entry)),
-        ("arguments", ctypes.POINTER(ctypes.c_void_p)),
-        ("grid", ctypes.c_uint32 * 3),
-        ("block", ctypes.c_uint32 * 3),
-        ("shared_bytes", ctypes.c_uint32),
-        ("stack_bytes", ctypes.c_uint32),
-        ("seed", ctypes.c_uint64),
-    )
+        ("abi", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("entry", ctypes.POINTER(_Entry)),
+        ("arguments", ctypes.POINTER(ctypes.c_void_p)), ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32), ("stack_bytes", ctypes.c_uint32), ("seed", ctypes.c_uint64),
+    )  # fmt: skip
 
 
 class _Report(ctypes.Structure):
     _fields_ = (
-        ("code", ctypes.c_int32),
-        ("block", ctypes.c_uint32 * 3),
-        ("thread", ctypes.c_uint32 * 3),
-        ("has_thread", ctypes.c_uint32),
-        ("elapsed_ns", ctypes.c_uint64),
-        ("switches", ctypes.c_uint64),
+        ("code", ctypes.c_int32), ("block", ctypes.c_uint32 * 3), ("thread", ctypes.c_uint32 * 3),
+        ("has_thread", ctypes.c_uint32), ("elapsed_ns", ctypes.c_uint64), ("switches", ctypes.c_uint64),
         ("text", ctypes.c_char * 2000),
-    )
+    )  # fmt: skip
 
 
 _ONE_AT_A_TIME = threading.Lock()  # in the whole process: a launch watches the process's signals
@@ -207,16 +197,10 @@ class Runtime:
             ctypes.memmove(base + start, value, len(value))
         addresses = (ctypes.c_void_p * len(starts))(*(base + start for start in starts))
         request = _Launch(
-            abi=ABI,
-            flags=(_CHECKED if launch.checked else 0) | (_COOPERATIVE if launch.cooperative else 0),
-            entry=ctypes.pointer(entry._native),
-            arguments=addresses,
-            grid=launch.grid,
-            block=launch.block,
-            shared_bytes=launch.shared_bytes,
-            stack_bytes=launch.stack_bytes,
-            seed=launch.seed,
-        )
+            abi=ABI, flags=(_CHECKED if launch.checked else 0) | (_COOPERATIVE if launch.cooperative else 0),
+            entry=ctypes.pointer(entry._native), arguments=addresses, grid=launch.grid, block=launch.block,
+            shared_bytes=launch.shared_bytes, stack_bytes=launch.stack_bytes, seed=launch.seed,
+        )  # fmt: skip
         report = _Report()
         with _ONE_AT_A_TIME:
             self._library.fusiond_run(ctypes.byref(request), ctypes.byref(report))

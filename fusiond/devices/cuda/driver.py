@@ -77,6 +77,14 @@ _IN_STREAM_ORDER = 1
 THE_HOST = -1  #: CU_DEVICE_CPU: where managed memory is prefetched to that is wanted on the host
 _CAPTURE_THREAD_LOCAL = 1
 
+_BATCH = (
+    *(POINTER(c_ulonglong),) * 2,
+    POINTER(c_size_t),
+    c_size_t,
+    POINTER(_CopyAttributes),
+    POINTER(c_size_t),
+    c_size_t,
+)
 # Handles are pointers, and device pointers are 64 bits: both as c_ulonglong would work, but None means a null handle.
 _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuInit": (c_uint,),
@@ -114,25 +122,8 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuMemsetD8Async": (c_ulonglong, c_ubyte, c_size_t, c_void_p),
     "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, POINTER(c_void_p), c_void_p),
     "cuLaunchCooperativeKernel": (c_void_p, *(c_uint,) * 7, c_void_p, POINTER(c_void_p)),
-    "cuMemcpyBatchAsync": (
-        *(POINTER(c_ulonglong),) * 2,
-        POINTER(c_size_t),
-        c_size_t,
-        POINTER(_CopyAttributes),
-        POINTER(c_size_t),
-        c_size_t,
-        POINTER(c_size_t),
-        c_void_p,
-    ),
-    "cuMemcpyBatchAsync_v2": (
-        *(POINTER(c_ulonglong),) * 2,
-        POINTER(c_size_t),
-        c_size_t,
-        POINTER(_CopyAttributes),
-        POINTER(c_size_t),
-        c_size_t,
-        c_void_p,
-    ),
+    "cuMemcpyBatchAsync": (*_BATCH, POINTER(c_size_t), c_void_p),
+    "cuMemcpyBatchAsync_v2": (*_BATCH, c_void_p),
 }
 
 

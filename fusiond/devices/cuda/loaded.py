@@ -240,15 +240,10 @@ class CudaProgram:
             self._streams.join()
 
         return Parts(
-            commands=self._commands(),
-            before=lambda: self._issuer.issue(self._before),
-            body=body,
-            after=lambda: self._issuer.issue(self._after),
-            restore=self.restore,
-            restore_on=self._memory.restore_on if on_stream else None,
-            restored=copies or 0,
-            wait=self._wait,
-        )
+            commands=self._commands(), before=lambda: self._issuer.issue(self._before), body=body,
+            after=lambda: self._issuer.issue(self._after), restore=self.restore,
+            restore_on=self._memory.restore_on if on_stream else None, restored=copies or 0, wait=self._wait,
+        )  # fmt: skip
 
     def _commands(self) -> int:
         """What one run of the counted part enqueues, counted from above: each step with what it waits for, a graph as

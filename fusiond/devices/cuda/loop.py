@@ -39,27 +39,11 @@ from fusiond.model.program import (
 )
 
 _DRIVER_FUNCTIONS = (
-    "cuLaunchKernel",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyDtoDAsync_v2",
-    "cuMemsetD8Async",
-    "cuStreamSynchronize",
-    "cuEventRecord",
-    "cuStreamWaitEvent",
-    "cuEventSynchronize",
-    "cuMemAllocAsync",
-    "cuMemFreeAsync",
-    "cuMemHostAlloc",
-    "cuMemFreeHost",
-    "cuMemAlloc_v2",
-    "cuMemFree_v2",
-    "cuLaunchCooperativeKernel",
-    "cuMemcpyBatchAsync_v2",
-    "cuMemcpyBatchAsync",
-    "cuMemAllocManaged",
-    "cuMemPrefetchAsync",
-)
+    "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2", "cuMemsetD8Async",
+    "cuStreamSynchronize", "cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize", "cuMemAllocAsync",
+    "cuMemFreeAsync", "cuMemHostAlloc", "cuMemFreeHost", "cuMemAlloc_v2", "cuMemFree_v2", "cuLaunchCooperativeKernel",
+    "cuMemcpyBatchAsync_v2", "cuMemcpyBatchAsync", "cuMemAllocManaged", "cuMemPrefetchAsync",
+)  # fmt: skip
 """In the order of `struct Driver`; a null pointer stands for what the driver does not have."""
 _EVENT_WITHOUT_TIMING = 2
 _LAUNCH, _TO_DEVICE, _TO_HOST, _WITHIN_DEVICE, _WITHIN_HOST, _FILL, _FILL_HOST, _HOST, _ALLOC, _FREE = range(10)
@@ -70,25 +54,12 @@ _WHERE = {Memory.DEVICE: 0, Memory.PAGEABLE: 1, Memory.PINNED: 2, Memory.MANAGED
 
 class _Step(Structure):
     _fields_ = (
-        ("kind", c_int),
-        ("where", c_int),
-        ("stream", c_int),
-        ("value", c_int),
-        ("shape", c_uint * 7),
-        ("waits", c_int),
-        ("events", POINTER(c_void_p)),
-        ("done", c_void_p),
-        ("function", c_void_p),
-        ("values", POINTER(c_void_p)),
-        ("target", POINTER(c_uint64)),
-        ("source", POINTER(c_uint64)),
-        ("bytes", c_size_t),
-        ("slots", c_int),
-        ("slot", POINTER(c_void_p)),
-        ("offset", POINTER(c_uint64)),
-        ("from_", POINTER(c_void_p)),
+        ("kind", c_int), ("where", c_int), ("stream", c_int), ("value", c_int), ("shape", c_uint * 7), ("waits", c_int),
+        ("events", POINTER(c_void_p)), ("done", c_void_p), ("function", c_void_p), ("values", POINTER(c_void_p)),
+        ("target", POINTER(c_uint64)), ("source", POINTER(c_uint64)), ("bytes", c_size_t), ("slots", c_int),
+        ("slot", POINTER(c_void_p)), ("offset", POINTER(c_uint64)), ("from_", POINTER(c_void_p)),
         ("work", POINTER(c_uint64)),
-    )
+    )  # fmt: skip
 
 
 class TimedLoop:

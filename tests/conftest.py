@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.devices.timing import Sampling
 from fusiond.requests import planning
 from fusiond.requests.registry import Registry
+from fusiond.store.database import Store
 from fusiond.testing.fakes import FakePlugin
 from fusiond.tuning import profiles, verdict
 from tests.devices.cuda import stand_in
@@ -84,6 +86,12 @@ def short_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans for a GPU that is not there ask no compiler for registers: a second for each kernel."""
     monkeypatch.setattr(planning, "NvccFacts", lambda arch: lambda source: None)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store.sqlite") as opened:
+        yield opened
 
 
 @pytest.fixture

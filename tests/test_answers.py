@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,12 +27,6 @@ from fusiond.tuning.measuring import Measurer
 FULL = "strategy: toy\n"
 ONE = "strategy: toy\nsearch: {trials: 1}\n"
 """Tries (0, 0) alone, which takes 25.25 us: slower than the unfused 19 us, and than (3, 5) with 10 us."""
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
 
 
 def tuned(

@@ -43,27 +43,22 @@ JOBS = {
 }
 
 
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return Registry.load()
-
-
 @pytest.fixture(
     scope="module",
     params=["hfuse", "transfer", *(pytest.param(name, marks=pytest.mark.campaign) for name in ("mincut", "stitching"))],
 )
-def measured(request: Any, registry: Registry, tmp_path_factory: Any) -> Iterator[tuple[Store, JobRow, str]]:
+def measured(request: Any, real: Registry, tmp_path_factory: Any) -> Iterator[tuple[Store, JobRow, str]]:
     """A job of each strategy, done."""
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "two.yaml").write_text(TWO)
     text = f"strategy: {request.param}\n{JOBS[request.param]}\ndevice: cpu\nsearch: {{trials: 5, seed: 1}}\n"
     (job,) = jobs.read(folder / "job.yaml", text)
     with Store.open(folder / "store.sqlite") as store:
-        row = tuner.submit(store, registry, job)
+        row = tuner.submit(store, real, job)
         store.claim("test", job=row.id)
         with pytest.MonkeyPatch.context() as patch:
             measure_shortly(patch)
-            state = tuner.Tuner(store, registry, Events(), least_patience_secs=3).run(row.id, lambda: False)
+            state = tuner.Tuner(store, real, Events(), least_patience_secs=3).run(row.id, lambda: False)
         assert state is JobState.DONE, store.job(row.id)
         yield store, row, request.param
 
@@ -99,7 +94,7 @@ def test_every_program_of_a_job_is_exported_as_it_was_measured(
 
 
 def test_nothing_that_comes_later_changes_it(
-    measured: tuple[Store, JobRow, str], registry: Registry, tmp_path: Path
+    measured: tuple[Store, JobRow, str], real: Registry, tmp_path: Path
 ) -> None:
     """More probes, records of parts and a newer catalogue: what is asked for by its key is what it was."""
     store, row, _ = measured
@@ -107,8 +102,8 @@ def test_nothing_that_comes_later_changes_it(
     key = record.program_key or record.baseline_program_key
     assert key is not None
     before = exported(store, row, key, tmp_path / "before")
-    prepared = prepare(registry, store.load_job(row.id))
-    provider = registry.provider("cpu")
+    prepared = prepare(real, store.load_job(row.id))
+    provider = real.provider("cpu")
     (info,) = provider.devices()
     analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, info))
     for number, probe in enumerate(prepared.strategy.probes(analysis)):
@@ -116,11 +111,11 @@ def test_nothing_that_comes_later_changes_it(
         store.add_probe(probe.key, info.key, prepared.strategy.version, alone)
     other = dataclasses.replace(record, program_key=None, config=None, speedup=None, ci95=None, verified=False)
     store.save_record(other, job=row.id, source_hashes={})
-    registry.catalogue.clear()
+    real.catalogue.clear()
     try:
         assert exported(store, row, key, tmp_path / "after") == before
     finally:
-        registry.catalogue.update(Registry.load().catalogue)
+        real.catalogue.update(Registry.load().catalogue)
         store.save_record(record, job=row.id, source_hashes={})
 
 

@@ -13,7 +13,6 @@ from jsonschema import Draft202012Validator
 
 from fusiond.model.errors import RequestError
 from fusiond.requests import jobs, schema
-from fusiond.requests.registry import Registry
 from fusiond.service.daemon import config, config_schema
 
 JOBS = [
@@ -24,13 +23,8 @@ JOBS = [
 
 
 @pytest.fixture(scope="module")
-def registry() -> Registry:
-    return Registry.load()
-
-
-@pytest.fixture(scope="module")
-def validator(registry: Any) -> Draft202012Validator:
-    found = schema.job(registry.strategies.values())
+def validator(real: Any) -> Draft202012Validator:
+    found = schema.job(real.strategies.values())
     Draft202012Validator.check_schema(found)
     return Draft202012Validator(found)
 
@@ -62,12 +56,12 @@ def test_what_a_job_may_not_be_does_not_fit(validator: Draft202012Validator, tex
     assert list(validator.iter_errors(yaml.safe_load(text)))
 
 
-def test_every_key_is_in_it(registry: Any) -> None:
-    found = schema.job(registry.strategies.values())["properties"]
+def test_every_key_is_in_it(real: Any) -> None:
+    found = schema.job(real.strategies.values())["properties"]
     assert set(jobs.CORE_KEYS) <= set(found)
     assert set(found["search"]["properties"]) == set(jobs.SEARCH_KEYS)
     assert set(found["measure"]["properties"]) == set(jobs.MEASURE_KEYS)
-    for strategy in registry.strategies.values():
+    for strategy in real.strategies.values():
         assert set(strategy.job_keys) <= set(found)
 
 

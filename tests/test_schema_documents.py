@@ -48,13 +48,8 @@ def load(text: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def registry() -> Registry:
-    return Registry.load()
-
-
-@pytest.fixture(scope="module")
-def of(registry: Registry) -> dict[str, Draft202012Validator]:
-    found = schema.documents(registry.strategies.values())
+def of(real: Registry) -> dict[str, Draft202012Validator]:
+    found = schema.documents(real.strategies.values())
     for each in found.values():
         Draft202012Validator.check_schema(each)
     return {kind: Draft202012Validator(each) for kind, each in found.items()}
@@ -160,10 +155,10 @@ WRONG = {
     ("kind", "change"), [(kind, change) for kind, changes in WRONG.items() for change in changes], ids=str
 )
 def test_what_is_wrong_does_not_fit_and_is_refused(
-    of: dict[str, Draft202012Validator], registry: Registry, tmp_path: Path, kind: str, change: dict[str, Any]
+    of: dict[str, Draft202012Validator], real: Registry, tmp_path: Path, kind: str, change: dict[str, Any]
 ) -> None:
     """The second half keeps the schema honest: what an editor marks red is an error of `fusiond plan`, too."""
-    entry = registry.catalogue[kind, EXAMPLES[kind]]
+    entry = real.catalogue[kind, EXAMPLES[kind]]
     document = {**copy.deepcopy(load(entry.path.read_text())), **change}
     assert list(of[kind].iter_errors(document))
     for each in entry.path.parent.iterdir():
@@ -178,4 +173,4 @@ def test_what_is_wrong_does_not_fit_and_is_refused(
     }[kind]
     (job,) = jobs.read(str(tmp_path / "job.yaml"), text)
     with pytest.raises(FusiondError):
-        registry.strategies[strategy].parse(job, JobInputs(registry, job))
+        real.strategies[strategy].parse(job, JobInputs(real, job))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,6 @@ from fusiond.testing.fakes import FakeLoaded, InProcess, ToyStrategy
 from fusiond.tuning import tuner
 from fusiond.tuning.baselines import ranked
 from fusiond.tuning.context import UnfusedBaseline
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
 
 
 def submit(store: Store, registry: Registry, text: str, **options: Any) -> JobRow:

@@ -9,8 +9,7 @@ import shutil
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,12 +36,6 @@ from fusiond.testing.fakes import FakeProvider, InProcess
 from fusiond.tuning import tuner
 
 JOB = "strategy: toy\nside: 4\nsearch: {trials: 8}\n"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -27,12 +26,6 @@ from tests.faults.conftest import Disturbed, Found
 from tests.faults.mortal import STEPS, MortalPlugin
 
 JOB = "strategy: toy\nside: 3\nsearch: {trials: 5}\n"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
 
 
 @pytest.fixture

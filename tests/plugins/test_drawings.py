@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from fusiond.model.drawing import Drawing, DrawnGraph, LaneDrawing
 from fusiond.model.program import Copy, Launch, Program
 from fusiond.requests import jobs
@@ -17,26 +15,21 @@ from fusiond.requests.registry import Registry
 JOBS = Path(__file__).parents[2] / "configs" / "jobs"
 
 
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return Registry.load()
-
-
-def drawn(registry: Registry, job: str) -> Iterator[tuple[str, Program, tuple[Drawing, ...]]]:
+def drawn(real: Registry, job: str) -> Iterator[tuple[str, Program, tuple[Drawing, ...]]]:
     """(seed, program, pictures) of a job that comes with fusiond."""
     path = JOBS / job
-    prepared = prepare(registry, jobs.read(str(path), path.read_text())[0])
+    prepared = prepare(real, jobs.read(str(path), path.read_text())[0])
     strategy = prepared.strategy
-    analysis = strategy.analyse(prepared.workload, target_of(*choose_device(registry, "cpu")))
+    analysis = strategy.analyse(prepared.workload, target_of(*choose_device(real, "cpu")))
     for name, config in strategy.seeds(analysis, strategy.space(analysis, {}), {}):
         program = strategy.emit(analysis, config, {})
         if isinstance(program, Program):
             yield name, program, strategy.drawings(analysis, config, {})
 
 
-def test_threads_and_blocks_of_a_fused_launch(registry: Registry) -> None:
+def test_threads_and_blocks_of_a_fused_launch(real: Registry) -> None:
     seen = set()
-    for name, program, (threads, blocks) in drawn(registry, "hist-maxpool.yaml"):
+    for name, program, (threads, blocks) in drawn(real, "hist-maxpool.yaml"):
         seen.add(name)
         (launch,) = program.launches
         assert isinstance(threads, LaneDrawing)
@@ -54,8 +47,8 @@ def test_threads_and_blocks_of_a_fused_launch(registry: Registry) -> None:
     assert {"vertical", "block_sequential", "block_ticket", "block_virtual", "stride"} <= seen
 
 
-def test_a_pipeline_has_a_group_for_each_launch(registry: Registry) -> None:
-    for name, program, (picture,) in drawn(registry, "mincut-harris.yaml"):
+def test_a_pipeline_has_a_group_for_each_launch(real: Registry) -> None:
+    for name, program, (picture,) in drawn(real, "mincut-harris.yaml"):
         assert isinstance(picture, DrawnGraph)
         groups = {each.group for each in picture.nodes} - {-1}
         assert len(groups) == len(program.launches), name
@@ -64,8 +57,8 @@ def test_a_pipeline_has_a_group_for_each_launch(registry: Registry) -> None:
         assert {each.name for each in kernels} == {"dx", "dy", "sx", "sy", "sxy", "gx", "gy", "gxy", "hc"}
 
 
-def test_a_module_has_a_group_for_each_kernel(registry: Registry) -> None:
-    for name, program, (picture,) in drawn(registry, "stitching-lr.yaml"):
+def test_a_module_has_a_group_for_each_kernel(real: Registry) -> None:
+    for name, program, (picture,) in drawn(real, "stitching-lr.yaml"):
         assert isinstance(picture, DrawnGraph)
         groups = {each.group for each in picture.nodes} - {-1}
         launched = [each for each in program.steps if isinstance(each, Launch) and each.counted]
@@ -74,8 +67,8 @@ def test_a_module_has_a_group_for_each_kernel(registry: Registry) -> None:
         assert outside <= {"parameter", "dot"}
 
 
-def test_a_time_line_has_a_span_for_each_message(registry: Registry) -> None:
-    for name, program, (picture,) in drawn(registry, "transfer-fig2.yaml"):
+def test_a_time_line_has_a_span_for_each_message(real: Registry) -> None:
+    for name, program, (picture,) in drawn(real, "transfer-fig2.yaml"):
         if name == "batch":
             continue
         assert isinstance(picture, LaneDrawing)

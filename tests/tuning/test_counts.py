@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -39,12 +37,6 @@ class AsIf(FakeProvider):
 def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     """What both sides would pay is counted in processes of their own, and tested elsewhere."""
     monkeypatch.setattr(counts, "of_answer", lambda context, native, fused: ())
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
 
 
 def registry(*providers: FakeProvider) -> Registry:

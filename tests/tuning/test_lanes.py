@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,6 @@ from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import InProcess
 from fusiond.tuning import tuner
 from fusiond.tuning.tuner import Tuner
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
 
 
 class Device(InProcess):

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +93,6 @@ class Ran:
 def no_counts_of_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What both sides would pay is of no interest here, and costs a process each."""
     monkeypatch.setattr(counts, "of_answer", lambda *_: ())
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
 
 
 def tuned(

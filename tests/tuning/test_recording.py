@@ -28,12 +28,6 @@ JOB = f"strategy: toy\nside: 30\nsearch: {{trials: {TRIALS}}}\n"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
-
-
-@pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[TrialRecorder]:
     provider = FakeProvider()
     (device,) = provider.devices()

@@ -89,23 +89,18 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return Registry.load()
-
-
-def images(function: Callable[..., Any], inputs: Any, tmp_path: Path, registry: Registry) -> Any:
+def images(function: Callable[..., Any], inputs: Any, tmp_path: Path, real: Registry) -> Any:
     (tmp_path / "module.hlo").write_text(oracle.lowered(function, *inputs))
     (job,) = jobs.read(tmp_path / "job.yaml", "strategy: stitching\nmodule: ./module.hlo\n")
-    return planning.plan(registry, job, arch="sm_90").programs.get("seed:images")
+    return planning.plan(real, job, arch="sm_90").programs.get("seed:images")
 
 
 @pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_pipeline_gives_what_xla_gives(name: str, tmp_path: Path, registry: Registry, runner: Runner) -> None:
+def test_a_pipeline_gives_what_xla_gives(name: str, tmp_path: Path, real: Registry, runner: Runner) -> None:
     function, inputs = FUNCTIONS[name]
-    program = images(function, inputs, tmp_path, registry)
+    program = images(function, inputs, tmp_path, real)
     assert program is not None
     assert len(program.steps) == 1
     got = runner.run(program, {f"in_{at}": each for at, each in enumerate(inputs)})["out_0"]
@@ -117,23 +112,23 @@ def test_a_pipeline_gives_what_xla_gives(name: str, tmp_path: Path, registry: Re
 
 
 @pytest.mark.slow
-def test_what_is_no_number_goes_on_as_it_does_in_xla(tmp_path: Path, registry: Registry, runner: Runner) -> None:
+def test_what_is_no_number_goes_on_as_it_does_in_xla(tmp_path: Path, real: Registry, runner: Runner) -> None:
     def function(x: Any) -> Any:
         ring = most(jnp.maximum(x, 0), (3, 3), (1, 1), "SAME")
         return jnp.clip(-most(-ring, (1, 3), (1, 1), "SAME") - jnp.minimum(x, 0.5), -1, 1)
 
     x = rand(17, 26)
     x[3, 5] = x[0, 0] = np.nan
-    program = images(function, (x,), tmp_path, registry)
+    program = images(function, (x,), tmp_path, real)
     wanted = np.asarray(jax.jit(function)(x))
     assert 20 < np.isnan(wanted).sum() < 60
     np.testing.assert_array_equal(runner.run(program, {"in_0": x})["out_0"].reshape(x.shape), wanted)
 
 
 @pytest.mark.slow
-def test_a_border_is_scipys(tmp_path: Path, registry: Registry, runner: Runner) -> None:
+def test_a_border_is_scipys(tmp_path: Path, real: Registry, runner: Runner) -> None:
     x = rand(17, 26)
-    program = images(lambda x: blurred(jnp.pad(x, 1, mode="reflect"), padding="VALID") * 2, (x,), tmp_path, registry)
+    program = images(lambda x: blurred(jnp.pad(x, 1, mode="reflect"), padding="VALID") * 2, (x,), tmp_path, real)
     wanted = 2 * scipy.ndimage.correlate(x, BLUR, mode="mirror")
     np.testing.assert_allclose(runner.run(program, {"in_0": x})["out_0"].reshape(x.shape), wanted, rtol=1e-5, atol=1e-6)
 
@@ -146,5 +141,5 @@ def test_a_border_is_scipys(tmp_path: Path, registry: Registry, runner: Runner) 
         lambda x: blurred(x).astype(jnp.bfloat16) + x.astype(jnp.bfloat16), lambda x: blurred(x) + jnp.sort(x, 0),
     ],
 )  # fmt: skip
-def test_what_is_none_is_left(function: Callable[..., Any], tmp_path: Path, registry: Registry) -> None:
-    assert images(function, (rand(40, 12),), tmp_path, registry) is None
+def test_what_is_none_is_left(function: Callable[..., Any], tmp_path: Path, real: Registry) -> None:
+    assert images(function, (rand(40, 12),), tmp_path, real) is None

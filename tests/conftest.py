@@ -1,7 +1,5 @@
 """Fixtures for all tests: nothing of the user's is touched, and what the machine lacks is a skip with its reason."""
 
-from __future__ import annotations
-
 import collections
 import fcntl
 import os

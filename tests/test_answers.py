@@ -1,7 +1,5 @@
 """What becomes of an answer when its question is asked again: on the fake device, whose best config is known."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What programs may rely on."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

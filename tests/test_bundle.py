@@ -1,7 +1,5 @@
 """A bundle appears whole or not at all, and brings back the Program."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,8 +1,6 @@
 """An answer is the program that was measured: from a job on the cpu device to the files that a user calls, whatever is
 known, recorded or installed by then."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A class name means one thing in the whole tree, as the words of docs/glossary.md do."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from pathlib import Path

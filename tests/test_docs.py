@@ -1,7 +1,5 @@
 """The documentation cannot rot: what it quotes is there, what is there is documented, what it promises happens."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

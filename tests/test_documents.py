@@ -1,7 +1,5 @@
 """YAML as a checked tree: whatever the text, a tree or one line that says where it is wrong."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Errors: one line, the nearest name, an exit status."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

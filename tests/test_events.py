@@ -1,7 +1,5 @@
 """Events reach every subscriber; one that fails is dropped and costs nobody else."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

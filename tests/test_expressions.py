@@ -1,7 +1,5 @@
 """The expression language against Python's own arithmetic."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st

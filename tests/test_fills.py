@@ -1,7 +1,5 @@
 """What buffers hold: drawn from seed and name, within bounds, and never the poison."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Job files: what they say, and one line for whatever is wrong with them."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Programs to outcomes: what fails on the way comes back as a value, and a throttled batch is thrown away once."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import threading

@@ -1,7 +1,5 @@
 """The nouns: keys of workloads and devices, configs, medians."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import json

@@ -1,7 +1,5 @@
 """Which files of a folder claim a name: cheap, bounded, and never wrong about a job file."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """bfloat16 and floats of 8 bits as bits: conversions against ml_dtypes (JAX's), fills and comparisons."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

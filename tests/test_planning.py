@@ -1,7 +1,5 @@
 """From a job to its plan: devices, configs, bundles; and that a broken plugin is named as one."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

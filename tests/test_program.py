@@ -1,7 +1,5 @@
 """A plan's invariants, its key, and its JSON form."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

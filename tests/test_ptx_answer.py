@@ -1,8 +1,6 @@
 """The whole flow over sources that are PTX, on the cpu device: outcomes, the answer, the store, an export and the
 exchange; and what programs over JAX or PyTorch get of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

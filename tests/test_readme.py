@@ -1,7 +1,5 @@
 """The tutorial, done step by step as it stands, and what the README promises."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

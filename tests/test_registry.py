@@ -1,7 +1,5 @@
 """Plugins: all or nothing, and one that fails is a state that people can read."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import logging
 import re

@@ -1,7 +1,5 @@
 """How far a job is, over parts and finals, and what is left: held to a clock that the test turns."""
 
-from __future__ import annotations
-
 import pytest
 
 from fusiond.model.events import JobEnded, JobStarted, PhaseStarted

@@ -1,7 +1,5 @@
 """The schema of job files, by a validator that others wrote: what is shipped fits, what a job may not be does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Schemas of kernels, pipelines and graphs, by a validator that others wrote: what ships and what the docs show fits,
 and of documents that were broken on purpose each that the schema refuses is refused by the parser."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The documentation builds as a site without a warning, and its drawing is of the code as it is."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Space against brute force: the product of all values, filtered."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

@@ -1,7 +1,5 @@
 """A stranger's plugin, installed beside fusiond and not into it: found, tuned with, and shown when it is broken."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The study: what is asked, in which order, and that an interruption changes nothing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

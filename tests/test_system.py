@@ -1,7 +1,5 @@
 """What the system gives: the last words of children, whose fault an error is, the driver's version, memory, folders."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

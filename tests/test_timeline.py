@@ -1,7 +1,5 @@
 """Plans in time: by hand, and the bounds that any plan keeps."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

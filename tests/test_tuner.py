@@ -1,7 +1,5 @@
 """The whole flow on the fake device, whose best config is known: a job in, a record out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The whole flow on the cpu device with real CUDA source: four ways to fail are four outcomes, and the answer is
 right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What files say of data is read in one place: every strategy takes the same fills, and refuses with the same words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Verdicts against SciPy, and simulated: how often native against native is called a gain."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A job that the machine fails waits and goes on by itself: never failed, never the blame of a kernel."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """The plugin of docs/plugins.md that posts what somebody should see, word for word."""
 
-from __future__ import annotations
-
 import json
 import os
 import urllib.request

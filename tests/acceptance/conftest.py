@@ -1,8 +1,6 @@
 """The real process: `python -m fusiond` with a store in a folder, and the toy strategy on the fake device as a
 stranger's plugin (an entry point on PYTHONPATH), so that nothing here needs a compiler or a GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,8 +1,6 @@
 """`kill -9` of the daemon at twenty random moments of one job, on a device that answers the same every time: nothing
 acknowledged is lost, nothing recorded is run again, and the trials are those of a job that nobody disturbed."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 What differs from the page: the port is a free one, `fusiond` is `python -m fusiond`, and job.yaml is the toy's.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`fusiond run` as a process: the answer, Ctrl-C, and going on."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

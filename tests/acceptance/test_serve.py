@@ -1,7 +1,5 @@
 """The daemon as a process: a job's whole life, signals, kills, restarts."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Native against native, as a benchmark: the same rules as for finalists, and nothing but NumPy is needed."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """The corpus: the page is what is kept, and XLA's bytes by operands on modules made by hand. (What its functions
 compute is compared in tests/plugins/stitching/test_corpus.py.)"""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the benchmarks share: commands that are kept, the agreement of rulers, steps a second, the search."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import itertools

@@ -1,7 +1,5 @@
 """Headlines: planted times come to their verdict, functions are what NumPy says, pages show what is kept."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The benchmark of the horizontal fusion paper: its pairs are jobs, its page is made of its files, it reads ncu."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The benchmark of image pipelines: what it reads off trials, and its page is made of its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

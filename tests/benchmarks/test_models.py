@@ -1,7 +1,5 @@
 """The models in JAX and PyTorch against NumPy's float64, and what is counted and said of them on planted numbers."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Rivals that a benchmark measures by means of its own: every one of them has a row, with a figure or a reason."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.rivals import named_rivals

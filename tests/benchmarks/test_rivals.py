@@ -1,7 +1,5 @@
 """Rivals on a GPU that is not there: planted durations are found in the pairs, and whatever goes wrong is a row."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json

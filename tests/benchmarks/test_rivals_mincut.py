@@ -1,7 +1,5 @@
 """Image pipelines in array frameworks: what they compute, and how they stand in for a Program."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

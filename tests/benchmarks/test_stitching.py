@@ -1,8 +1,6 @@
 """The benchmark of stitching: its modules are HLO that XLA takes, its figures are those of plans, its page is made of
 what is kept."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

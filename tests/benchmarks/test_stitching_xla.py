@@ -1,8 +1,6 @@
 """XLA's own executable beside ours: everything but the GPU, with XLA's compiler for the processor, and a made-up
 profile of a GPU that jax's own reader reads."""
 
-from __future__ import annotations
-
 import json
 import math
 

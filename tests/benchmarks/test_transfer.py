@@ -1,7 +1,5 @@
 """The benchmark of the transfer fusion paper: its tables, its page, and that every way it measures is right."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

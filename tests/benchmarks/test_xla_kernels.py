@@ -1,7 +1,5 @@
 """XLA's kernels from its dumps: what they read is run by the counter, what is not understood is said."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A compiler that the machine fails says nothing about its input."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

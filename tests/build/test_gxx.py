@@ -1,7 +1,5 @@
 """g++: sources to shared objects, failures to one line, and only a compiler's own no is kept."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import stat

@@ -1,7 +1,5 @@
 """Macros of a kernel's own change nothing of what it is emulated with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """nvcc and ptxas: names of kernels, register caps, failures, the cache. Needs no GPU."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

@@ -1,7 +1,5 @@
 """Compilers' folders: private, and found again when their process was killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -1,7 +1,5 @@
 """A capture of three kernels: `scale` over x and y, `rows` by a struct, `follow` by addresses in memory."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

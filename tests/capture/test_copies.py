@@ -1,7 +1,5 @@
 """Copies between host and device as a graph that the strategy `transfer` takes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

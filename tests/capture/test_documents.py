@@ -1,7 +1,5 @@
 """What was launched becomes files that `plan` takes, and the Program of them hands over what the program did."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

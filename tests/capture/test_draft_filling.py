@@ -1,7 +1,5 @@
 """`fusiond init FILE --from DIR`: what the source does not say, the capture does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The PTX in modules' images: those that nvcc makes, and containers made here."""
 
-from __future__ import annotations
-
 import os
 import struct
 import subprocess

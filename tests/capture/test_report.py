@@ -1,7 +1,5 @@
 """Which launches are said not to need each other, and how they are listed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The library that notes what a program asks of the driver, over the driver that is not there."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """A program that runs, without a GPU, to a job that a plan is made of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,8 +1,6 @@
 """CUDA programs on the runtime that needs no GPU. They check themselves, by what NVIDIA's documentation says; here is
 looked at what they said, and what was written down."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor

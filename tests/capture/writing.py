@@ -1,7 +1,5 @@
 """Traces as runtime/trace.h writes them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from pathlib import Path

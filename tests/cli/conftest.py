@@ -1,7 +1,5 @@
 """What the command line's tests share: `fusiond(...)` in this process, and a store with one answer in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`fusiond best`: words, JSON, and that it imports next to nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

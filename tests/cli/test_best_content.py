@@ -1,8 +1,6 @@
 """`fusiond best` for what a job or the files of a folder ask, with the plugins of this environment. What was tuned is
 made up: a record of a job is what counts here, not how it came about."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import os

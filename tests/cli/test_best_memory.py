@@ -1,8 +1,6 @@
 """What a job file stands for is remembered, and not longer than it is true: after every change, `best JOB.yaml` says
 what it says with no memory at all."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

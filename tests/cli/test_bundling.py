@@ -1,7 +1,5 @@
 """`explain --bundle`: a trial of a real job on the cpu device, run from its bundle with NumPy alone."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`explain --count`: whose issue slots are how full, what the rest waits for, and which programs are looked at."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

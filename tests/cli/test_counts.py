@@ -1,7 +1,5 @@
 """The tables and sentences of `--count`: what stands in each cell, what a sum leaves out, why a launch has none."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

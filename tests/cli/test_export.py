@@ -1,7 +1,5 @@
 """Trials and answers for other programs: T4, read back by what reads the community's files, and CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """`best --export`: which Program it takes from the store, and what it builds. What files hold: tests/exporting."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

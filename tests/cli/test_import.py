@@ -1,7 +1,5 @@
 """`export --answers`, `import`, `keys`, `tokens`: between two stores, as a user of both."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """`fusiond init`: a kernel's YAML beside its source, and what is left to be filled in."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Dispatch and errors: one line, the right status, one JSON document, never a traceback."""
 
-from __future__ import annotations
-
 import errno
 import sys
 from collections.abc import Callable

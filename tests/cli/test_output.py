@@ -1,7 +1,5 @@
 """Names and messages with characters that do something to a terminal, through whole commands."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """The commands that only read, and work without a daemon."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

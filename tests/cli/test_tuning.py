@@ -1,7 +1,5 @@
 """`run` in this process: what the signals do, what follows whom, and the two displays."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

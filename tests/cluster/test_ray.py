@@ -1,7 +1,5 @@
 """One job on a Ray cluster of this machine: the same trials, and nodes that are killed while they measure."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """Generated C++: what is read is known, what is unused goes, and numbers are exact, as g++ reads them."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import random

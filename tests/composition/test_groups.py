@@ -1,7 +1,5 @@
 """Which nodes become one: against all choices, with cycles looked for by networkx."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

@@ -1,7 +1,5 @@
 """The kernels of truths.cu, run from the PTX that nvcc made of them: no nvcc is needed here."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

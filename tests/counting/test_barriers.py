@@ -1,7 +1,5 @@
 """Barriers that some lanes of a warp never come to: the dead are not waited for, the living are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Lower bounds of times: by hand, and how they depend on what was counted."""
 
-from __future__ import annotations
-
 import builtins
 import dataclasses
 import xml.etree.ElementTree as ElementTree

@@ -1,7 +1,5 @@
 """What was counted is counted once, and anew as soon as anything that decides it has changed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Both are exact but for contraction, which is off here, and for what PTX has as `
 their buffers say.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from pathlib import Path

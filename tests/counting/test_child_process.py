@@ -1,7 +1,5 @@
 """Counting in child processes: what a program breaks is rows that say why, what the machine lacks is raised."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """What nvcc makes of tests/ptx_data/compiled.cu, against NumPy and plain Python: packed numbers, calls, wmma, ..."""
 
-from __future__ import annotations
-
 import gzip
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which launches go by data, and which must therefore run whole."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Launches that are run for what they compute, and not counted."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Where lanes meet: immediate post-dominators against networkx, over random programs."""
 
-from __future__ import annotations
-
 import random
 
 import networkx

@@ -1,8 +1,6 @@
 """Matrices of a warp against NumPy, their parts laid out as CuTe says (CUTLASS 4.2, cute/atom/mma_traits_*.hpp):
 shape and stride of lanes, and of a lane's values, into row + rows * column."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

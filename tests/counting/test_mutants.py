@@ -1,7 +1,5 @@
 """Mistakes that the truths must see: the library (or its input) is broken on purpose."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

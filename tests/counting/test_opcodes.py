@@ -1,7 +1,5 @@
 """Single instructions of PTX against NumPy and plain Python, over bits that Hypothesis chooses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

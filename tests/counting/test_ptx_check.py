@@ -1,8 +1,6 @@
 """Two judges of a kernel that have nothing in common but its data: C++ that g++ makes of it, and PTX that nvcc makes of
 it. They agree; and where one of them is broken on purpose, they do not."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Programs: what is sampled, filled and refused, and what the command says of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

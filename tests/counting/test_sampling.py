@@ -1,7 +1,5 @@
 """Sampled launches against the same ones run whole: every count is off by no more than the error that is told."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

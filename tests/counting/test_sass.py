@@ -1,7 +1,5 @@
 """SASS instructions of kernels whose control flow is known: sass.listing is what nvdisasm prints of sass.ptx."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Mapping, Sequence

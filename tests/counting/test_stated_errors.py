@@ -4,8 +4,6 @@ Their blocks are unlike, by turns, at random or as data say; they read apart, th
 an index; the L2 holds next to nothing of it, part, or all.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

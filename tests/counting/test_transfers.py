@@ -1,7 +1,5 @@
 """Copies that go on by themselves, mbarriers and tensor maps, against NumPy; waits that nobody ends are deadlocks."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

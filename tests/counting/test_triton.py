@@ -1,7 +1,5 @@
 """Kernels that Triton wrote, run from their PTX, against NumPy: softmax, products of matrices, attention, ..."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

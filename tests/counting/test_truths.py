@@ -1,7 +1,5 @@
 """Kernels whose counts are known by hand, exactly."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Occupancy: values worked out by hand, properties, and the toolkit's own calculator as the oracle."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import subprocess

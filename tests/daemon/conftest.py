@@ -1,7 +1,5 @@
 """What the daemon's tests share: a store in a folder, a job file, and a service in this process."""
 
-from __future__ import annotations
-
 import functools
 import threading
 import time

@@ -3,8 +3,6 @@
 right | wrong | bad | device | sleep SECS | memory MIB | crash | silent | busy | family FILE (a grandchild, and sleep)
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

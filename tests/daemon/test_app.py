@@ -1,7 +1,5 @@
 """HTTP + JSON over the real socket: what each endpoint answers, and that nobody's mistake is a 500."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """The daemon's configuration file."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import errno

@@ -1,7 +1,5 @@
 """POST /judge over the real socket, with a stand-in for the command that judges."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """What one connection may cost: everything beyond is answered with its status, and the daemon goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import ipaddress

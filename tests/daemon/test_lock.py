@@ -1,7 +1,5 @@
 """One daemon a store, whatever becomes of the lock file."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

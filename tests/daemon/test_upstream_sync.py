@@ -1,7 +1,5 @@
 """Boxes and their upstream: pushes, misses, claims; and upstreams that are dead, slow, or lie."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

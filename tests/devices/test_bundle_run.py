@@ -1,7 +1,5 @@
 """The files of a bundle's run: what is not an archive, and where nothing can be written, is one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

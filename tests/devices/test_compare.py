@@ -1,7 +1,5 @@
 """Comparison of outputs against NumPy's allclose and array_equal."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

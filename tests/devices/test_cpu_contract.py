@@ -1,7 +1,5 @@
 """The cpu device keeps the contract of devices."""
 
-from __future__ import annotations
-
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.testing.devices import DeviceContract

@@ -1,7 +1,5 @@
 """The cuda device keeps the contract of devices."""
 
-from __future__ import annotations
-
 import pytest
 
 from fusiond.devices.base import DeviceProvider

@@ -1,7 +1,5 @@
 """The host's data plane: what is drawn how often, what is compared with what, and how much is kept."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

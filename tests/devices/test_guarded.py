@@ -1,7 +1,5 @@
 """Programs that are right in the runs that are checked, and wrong in those that are timed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Host functions get pointers and scalars exactly as they were given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

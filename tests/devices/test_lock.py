@@ -1,7 +1,5 @@
 """One fusiond at a time on a device, across processes and users, and nobody for ever."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import os

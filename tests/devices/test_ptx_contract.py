@@ -1,7 +1,5 @@
 """Sources that are PTX keep the contract of devices: the contract's own kernels, as nvcc writes them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -1,8 +1,6 @@
 """The child process: what becomes of every way in which a candidate can go wrong, and that the next one is none the
 worse for it."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import signal

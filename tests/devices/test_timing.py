@@ -1,7 +1,5 @@
 """Paired sampling on a device whose samples are written down beforehand."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """A box that has tuned the toy on the fake device, and its answer as it travels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

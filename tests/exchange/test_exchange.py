@@ -1,7 +1,5 @@
 """The file of what travels: twice is once, conflicts are settled alike everywhere, several writers at once."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

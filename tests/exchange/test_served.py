@@ -1,7 +1,5 @@
 """Two boxes of one model: what is served, what is measured again, and what never runs."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Small Programs, one for each thing that an export must carry over, and what NumPy says they compute."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

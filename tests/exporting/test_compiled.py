@@ -1,7 +1,5 @@
 """launch.py where no cubin suits the GPU: it builds the sources itself, with nvcc as it is."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

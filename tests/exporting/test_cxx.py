@@ -1,7 +1,5 @@
 """Formulas, names and numbers as C++."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

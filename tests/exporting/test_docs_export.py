@@ -1,7 +1,5 @@
 """The examples of docs/export.md are programs: the C++ one compiles against an export, the Python one parses."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import re

@@ -1,7 +1,5 @@
 """The files of an export: the plan is the Program, sources are untouched, README.txt says what is there."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The C++ of an export: compiled by g++ against a stand-in for the runtime and run on the processor, and compiled by
 the real nvcc."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """launch.py, as it lies in an export, on the processor: what it computes, and what it refuses."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import re

@@ -1,7 +1,5 @@
 """launch.py on a GPU, in PyCUDA's context: every case at its sizes and at others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exports of programs that are PTX: both launchers, with the cubin that was measured and without it."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """What the strategies of this project emit, exported: launch.py computes what the cpu device does, nvcc takes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

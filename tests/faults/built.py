@@ -1,8 +1,6 @@
 """The fake device with a real compiler before it: what a source says is told by a shared object that g++ has built,
 so that the build cache and the working folders of compilers are in use, and a binary that is not whole shows."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 from collections.abc import Callable, Mapping

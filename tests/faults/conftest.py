@@ -1,8 +1,6 @@
 """The disturbed machine: fusiond's own commands on the fake device, whose times are a function of the config, with the
 shim of shim.c preloaded."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

@@ -3,8 +3,6 @@
 MORTAL_STEP names the step, MORTAL_DEATHS how many children die there, MORTAL_COUNT is a file that counts them.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Mapping

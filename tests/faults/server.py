@@ -6,8 +6,6 @@ One JSON object a line on standard input: {"words": [...], "in_process": bool}; 
 processes of their own; nothing else is different.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The clock is moved in the middle of a job: nothing but the times that are shown depends on it."""
 
-from __future__ import annotations
-
 import datetime
 import errno
 import json

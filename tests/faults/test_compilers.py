@@ -1,7 +1,5 @@
 """Jobs on the cpu device whose compiler is killed, or lacks room: the same outcomes, and no kernel is blamed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The daemon on a disturbed machine: its jobs end by themselves, and its log stays short."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import resource

@@ -1,8 +1,6 @@
 """Each system call that touches a file of fusiond's, or starts a process, fails for a while: the job ends by itself as
 if nothing had happened, and nothing is left behind."""
 
-from __future__ import annotations
-
 import errno
 import random
 from collections.abc import Iterator

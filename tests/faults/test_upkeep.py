@@ -1,7 +1,5 @@
 """A copy of the store and a pruning that the disk fails: one line, and the store is what it was."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers without a store and without measuring, for the questions of programs."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

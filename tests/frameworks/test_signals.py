@@ -1,7 +1,5 @@
 """A program that tunes here and now is still its own: what ends the measuring by a signal ends the program, too."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A plugin that does to its process whatever a job says; children load it by this module's name."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,8 +1,6 @@
 """Files as people have them after a bad merge, a broken disk or an unkind thought: mutations of a plugin's own
 documents and sources, drawn from a seed."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable

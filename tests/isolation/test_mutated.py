@@ -1,8 +1,6 @@
 """Thousands of mutated files: every one is planned, or refused in a line; no crash, nothing that takes for ever or
 all of the memory."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import random

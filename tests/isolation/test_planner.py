@@ -1,7 +1,5 @@
 """What a plugin, or a library below it, does to its process stays there: the answer is a line, or the next child's."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import os
 import queue

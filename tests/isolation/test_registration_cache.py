@@ -1,7 +1,5 @@
 """What plugins registered is recalled as long as nothing of them has changed, and not longer."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

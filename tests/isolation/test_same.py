@@ -1,7 +1,5 @@
 """What children say is what the strategies say: plans, spaces, Programs and refusals, for every job of configs/."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

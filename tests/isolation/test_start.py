@@ -1,7 +1,5 @@
 """A zygote that is forked from a command has nothing of the command but what is imported."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

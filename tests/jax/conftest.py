@@ -1,7 +1,5 @@
 """Answers without measuring, and no daemon."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Functions of the corpus that need JAX alone, fused: what they give beside what `jax.jit` gives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The examples of docs/frameworks.md run, with answers that were not measured."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Functions that are fused give what they gave, on JAX's cpu platform through XLA's FFI; nothing is slower or broken
 meanwhile."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,8 +1,6 @@
 """The handler's part for GPUs, where there is none: a stand-in for the driver does what it is asked for. And plans that
 are refused."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import subprocess

@@ -1,7 +1,5 @@
 """Loops of JAX's users through `fuse`, against `jax.jit`: on JAX's cpu platform, at odd sizes, with their gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

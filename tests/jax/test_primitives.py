@@ -1,7 +1,5 @@
 """Every primitive that regions are made of is one of JAX's, and one that stitching reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Seeds that no candidate can know, and the same ones in each run of a test: a ruling would differ by chance otherwise,
 such as where a constant happens to be within the tolerance of one sum in a thousand."""
 
-from __future__ import annotations
-
 import random
 import secrets
 

@@ -1,7 +1,5 @@
 """Kernels that are references, with what NumPy and SciPy say they compute."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

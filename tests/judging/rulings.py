@@ -4,8 +4,6 @@ The defences that compare what a candidate writes work in the child process that
 the child does in this process, on data that one defence is missing from.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection
 from pathlib import Path

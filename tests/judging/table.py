@@ -5,8 +5,6 @@ A kernel is a folder under cheats/ with its reference (`axpy/axpy.cu`, `axpy/axp
 it; its YAML is the reference's with another `kernel` and `source`, and with what `changes` says.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field

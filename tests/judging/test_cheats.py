@@ -1,8 +1,6 @@
 """The referee and kernels that cheat, in every way that is known: each is wrong, and `problem` says why. Honest second
 forms of the same kernels are right."""
 
-from __future__ import annotations
-
 import copy
 import json
 import subprocess

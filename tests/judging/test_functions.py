@@ -1,7 +1,5 @@
 """References that are functions of NumPy and JAX, and a line for each mistake in them."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

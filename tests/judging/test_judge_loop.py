@@ -1,7 +1,5 @@
 """The loop of examples/ that asks a command for candidates and has them judged."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Without a defence, the cheat that it is there for is right: so each of them is needed, and is what catches it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What tells lower precision from another order: honest ways pass, half and tf32 do not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What reference kernels give in double precision: against NumPy and SciPy, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

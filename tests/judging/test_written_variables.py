@@ -1,7 +1,5 @@
 """Which variables a kernel can remember something in, of what nvcc makes of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from fusiond.model.program import Buffer, Launch, Pointer, Program, Role, Source

@@ -1,7 +1,5 @@
 """The unit files and the container file: hardened as the docs say, and no option that the daemon does not know."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Pictures of answers, held to the programs that are emitted for the same config."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The parser, the printer and the changes of PTX: against ptxas, and against texts that are awkward on purpose."""
 
-from __future__ import annotations
-
 import gzip
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """What a kernel reads and writes by its parameters: of Triton's kernels, and of PTX in which addresses travel oddly."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

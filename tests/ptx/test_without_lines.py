@@ -1,7 +1,5 @@
 """PTX by Triton without what it says of its source's file."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import re

@@ -1,7 +1,5 @@
 """What must be true of the modules of the search, against oracles: run over them as they are, and over broken ones."""
 
-from __future__ import annotations
-
 import math
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Donors: a second size needs a third of the trials, and one that knows nothing costs nothing."""
 
-from __future__ import annotations
-
 import functools
 import math
 import random

@@ -1,7 +1,5 @@
 """The modules of the search against their oracles, and broken on purpose."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """A store in a fresh folder, and nouns to put into it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lists of answers, what a name was answered before, and how an answer is given up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """One flipped bit anywhere in the store or its log: what is read is what was written, or it is said that it is not."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

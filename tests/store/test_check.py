@@ -1,7 +1,5 @@
 """`fusiond store`: what is damaged is named, what is forgotten is gone, and a copy goes on where the store was."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """A writer that is killed at any moment leaves every row that it acknowledged, and no half of another."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

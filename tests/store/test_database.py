@@ -1,7 +1,5 @@
 """Opening a store: what is made, what is refused, and who may use it at the same time."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Devices, and the boards that are sick."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The file at the path is the file that is open, and its owner's alone; otherwise nothing is acknowledged."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

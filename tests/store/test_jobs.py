@@ -1,7 +1,5 @@
 """The queue: one job for one question, claimed by one process, recovered when that process is gone."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """The rules of `best`, one by one; test_lookup_rules.py holds them against a model."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """`best` against its rules written out in plain Python, over any contents of a store."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

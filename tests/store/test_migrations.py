@@ -1,7 +1,5 @@
 """The schema's steps: an old file goes on, with all that it holds; a step that fails changes nothing."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs by key, artifacts by content."""
 
-from __future__ import annotations
-
 import os
 import time
 

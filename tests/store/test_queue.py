@@ -1,7 +1,5 @@
 """A long queue: pages by key, claims by device, and no work for what is not asked."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

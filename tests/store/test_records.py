@@ -1,7 +1,5 @@
 """One answer per workload, device and cache; what it replaced is history."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is old goes, but for what an answer, its history or an undone job needs; and the file shrinks."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is read equals what was written, for any value: the store decides nothing about a noun's content."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import json

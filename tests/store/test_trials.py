@@ -1,7 +1,5 @@
 """What a study writes down is what a later process reads, in order, once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The toy strategy keeps the contract, and the contract notices one that does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from typing import Any

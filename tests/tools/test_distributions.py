@@ -3,8 +3,6 @@
 They are made from what git has, with build's own isolation, so the package index has to be reachable.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The folder for a GPU box: built for the processor, and run there with the one command, in a bare environment."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

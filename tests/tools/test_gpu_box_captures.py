@@ -1,7 +1,5 @@
 """The unit that captures programs on a GPU, over the driver that is not there."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

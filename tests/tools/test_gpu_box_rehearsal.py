@@ -2,8 +2,6 @@
 over the fake driver in place of libcuda.so.1. What kernels compute and how long they take is the fake's (fake_module.h,
 fake_timeline.h); what is shown is that every unit ends, leaves its results, and goes on from them."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """What a GPU box found comes home: thinned, named by its lease, on its pages; and nothing that no GPU measured does."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from pathlib import Path

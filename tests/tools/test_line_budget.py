@@ -1,7 +1,5 @@
 """The line budget: packages and totals against numbers that are planted; `make lint` holds this tree to its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tools import line_budget

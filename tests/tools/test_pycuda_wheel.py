@@ -1,7 +1,5 @@
 """PyCUDA is built once, kept, and never in the way of the other tests."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import sysconfig

@@ -1,7 +1,5 @@
 """HLO text by XLA's compiler for the processor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """In the place of a GPU: launches of PTX, interpreted on memory of the host."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Calls of the table's operators as recorded graphs of one node, with what NumPy, SciPy and JAX say they give."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Mapping

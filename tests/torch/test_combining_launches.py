@@ -1,8 +1,6 @@
 """A function as Inductor writes it, over kernels of PTX and a stand-in for Inductor's tuner of them: its launches, in
 rounds, are one from the answer on. torch is not needed."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import itertools

@@ -1,7 +1,5 @@
 """Each operator of the table gives what NumPy, SciPy and JAX say; stitching reads what is written."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Where graphs are cut."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Regions of recorded graphs as stitching's kernels: on the cpu device's runtime, and on a stand-in for the driver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

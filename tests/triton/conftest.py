@@ -1,7 +1,5 @@
 """A stand-in for a GPU, and questions that go to no daemon of this machine."""
 
-from __future__ import annotations
-
 import importlib.util
 
 from tests.cuda.recording.conftest import answered, db, nothing_is_known, on_gpu

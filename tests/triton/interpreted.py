@@ -4,8 +4,6 @@ Arrays are NumPy's, in what the interpreter takes for a tensor; of torch it need
 """
 
 # mypy: ignore-errors
-from __future__ import annotations
-
 import importlib.util
 import pickle
 import sys

@@ -3,8 +3,6 @@
 The YAML of a member names arguments like the kernel's parameters, so that Triton's interpreter can be handed the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,8 +1,6 @@
 """`fusiond.triton.autotune`: what is measured, how often, and what is launched. Few elements a block are slow in the
 interpreter, too, so that times decide."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

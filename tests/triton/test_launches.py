@@ -1,7 +1,5 @@
 """Triton's launches inside `with fusiond.cuda.launch()`, above the stand-in for a GPU."""
 
-from __future__ import annotations
-
 import re
 import threading
 from pathlib import Path

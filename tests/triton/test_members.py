@@ -1,8 +1,6 @@
 """Kernels in Triton as members: what their PTX computes against Triton's own interpreter and NumPy, and what is said
 where they cannot be one."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

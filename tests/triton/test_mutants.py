@@ -1,7 +1,5 @@
 """Faults put into the reading of kernels in Triton: each must be found by the tests beside this one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

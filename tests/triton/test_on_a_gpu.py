@@ -1,7 +1,5 @@
 """Kernels in Triton on a GPU: their PTX as fusiond launches it, against NumPy; two of them as one launch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is counted for a GPU that is not here: its verdicts, who is given them, and what they are good for on a GPU."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """How fast a candidate is, where something is measured: on a processor that says it is a GPU."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several equal devices for one job: the same trials, as many at a time, and what a device that leaves costs."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 import time

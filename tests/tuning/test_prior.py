@@ -3,8 +3,6 @@
 The fake device stands in for both: `counted` ones say the toy's cost as a bound, boards take the same time or less.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """What programs ask of a GPU is kept with them: counted and measured apart, and never in the way of a job."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """What is left to do for a trial is done while the next one is measured: at most one is ever not on disk, nobody hears
 of it before it is, and the study is told and asked in the order in which it always was."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

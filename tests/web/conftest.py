@@ -1,7 +1,5 @@
 """Pages over a store with one answer, over the socket and over TCP."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who may see the pages over TCP: nobody without the token, on no path."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx

@@ -1,7 +1,5 @@
 """Pictures of answers as SVG: whole, in words, and safe whatever the names are."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 

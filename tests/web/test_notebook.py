@@ -1,7 +1,5 @@
 """What a notebook shows of answers and jobs: XML that brings its style along, and loads nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """What the pages show: everything escaped, everything there, the buttons that change something."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The table of a job's variants: of a job that was really run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

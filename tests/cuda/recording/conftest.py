@@ -1,7 +1,5 @@
 """Answers without measuring, and no daemon: what is asked is answered by the first candidate that can be emitted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

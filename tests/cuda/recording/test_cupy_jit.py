@@ -7,8 +7,6 @@ CuPy 14.2), with the PTX that CuPy's sources and NVRTC made of these:
             y[i] = a * x[i]
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Iterator

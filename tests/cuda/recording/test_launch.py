@@ -1,8 +1,6 @@
 """Launches of `fusiond.cuda.kernel` on the processor: as they are until there is an answer, as one from then on, and
 always with what they give one after the other."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import subprocess

@@ -7,8 +7,6 @@ up in numba-cuda 0.30) above the stand-in for the driver, which runs the PTX tha
             y[i] = a * x[i]
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 import sys

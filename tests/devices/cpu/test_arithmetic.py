@@ -3,8 +3,6 @@
 One object holds a kernel for each function: `out[i] = function(a[i], b[i], c[i])`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import subprocess

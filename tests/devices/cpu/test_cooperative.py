@@ -1,7 +1,5 @@
 """Cooperative launches on the processor: all blocks alive at once, and `this_grid().sync()` between them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Floats of 8 bits on the processor: every code, and rounding as JAX's ml_dtypes and CUDA's saturation have it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

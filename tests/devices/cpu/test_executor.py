@@ -1,7 +1,5 @@
 """Programs on the processor: every kind of step, every kind of memory, and every way to be careless with either."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping

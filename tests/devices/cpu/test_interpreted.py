@@ -1,7 +1,5 @@
 """PTX on the cpu device: what Triton wrote and what only nvcc takes against NumPy, and launches that break."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import sys

@@ -1,7 +1,5 @@
 """lower.py: every edit, what must be left alone, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

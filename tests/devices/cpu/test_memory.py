@@ -1,7 +1,5 @@
 """Guard zones: a write that misses its buffer is seen, wherever it lands within a zone, and blamed on the right one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,8 +1,6 @@
 """Half precision and bfloat16 on the processor: every value and every rounding against NumPy, JAX's ml_dtypes and exact
 fractions."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """`python -m fusiond.devices.cpu.race BUNDLE`: a program's launches under ThreadSanitizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

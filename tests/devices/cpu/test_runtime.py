@@ -1,7 +1,5 @@
 """The C++ runtime: each feature against NumPy, each fault against its message, races against their mutants."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

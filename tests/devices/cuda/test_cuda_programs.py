@@ -1,7 +1,5 @@
 """Programs on a GPU that is not there: results, order of calls, guards, failures. Only the driver is fake."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the daemon's process sees of GPUs: without one, and over a fake driver."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import os

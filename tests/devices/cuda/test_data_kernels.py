@@ -1,7 +1,5 @@
 """data.cu, run by the processor as any CUDA source is, against NumPy: the same bits, the same findings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data on a GPU that is not there: the same bits, findings and messages as on the host, and what crosses the bus."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

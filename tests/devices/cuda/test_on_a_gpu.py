@@ -1,7 +1,5 @@
 """What only a GPU can show. Everything runs as users run it: a bundle, in a process of its own."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The fake driver's time line (fake_timeline.h) has a clock that ramps and drops, 
 something, a slow host and a coarse timer. Nothing of this says what a GPU does; it says that the logic is right.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

@@ -1,8 +1,6 @@
 """The child process of a GPU with real PyCUDA, over the fake driver in place of libcuda.so.1: what it measures, and
 what becomes of hangs and of errors that stick. Kernels are those of the fake driver; what they take is planted."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """compute-sanitizer as the last check, with an executable that says what it is told to say."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

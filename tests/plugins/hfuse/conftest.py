@@ -1,7 +1,5 @@
 """What the tests of horizontal fusion share: jobs from texts, and a runner of Programs on the processor."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

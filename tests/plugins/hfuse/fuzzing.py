@@ -1,7 +1,5 @@
 """From generated kernels to a comparison: a job of them, a config, one compilation, the outputs bit by bit."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import re

@@ -10,8 +10,6 @@ after each statement, atomics are of one commutative kind for each buffer; so th
 schedule, bit for bit.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Constants are worked out from their definitions where they have one: the digits of pi and the roots of primes.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Keccak (FIPS 202, with either padding) and the Ethash specification's hashimoto, over many messages at once."""
 
-from __future__ import annotations
-
 import numpy as np
 
 KECCAK, SHA3 = 0x01, 0x06

@@ -1,7 +1,5 @@
 """What the deep-learning kernels of the catalogue should give, by NumPy and SciPy in double precision."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import ndimage
 

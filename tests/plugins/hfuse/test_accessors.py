@@ -1,7 +1,5 @@
 """Structs by value with pointers in them: an accessor with a base, as PyTorch hands tensors over, and a plain one."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The kernels of the paper's evaluation: each gives what an oracle gives, and all its sixteen pairs fuse."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools

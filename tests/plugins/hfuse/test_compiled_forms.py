@@ -3,8 +3,6 @@ PTX is fused. Each is compared with itself apart, in the interpreter."""
 
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

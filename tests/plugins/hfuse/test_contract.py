@@ -1,7 +1,5 @@
 """The contract of all strategies, over pairs and groups; and which sizes of the kernels are free."""
 
-from __future__ import annotations
-
 import dataclasses
 import struct
 from pathlib import Path

@@ -5,8 +5,6 @@ One small kernel a form, all with the signature of YAML below.
 
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 import pytest
 
 from fusiond.model.errors import RequestError

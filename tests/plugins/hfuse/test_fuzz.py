@@ -1,7 +1,5 @@
 """Random kernels, fused in random ways, give bit for bit what they give by themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 A fault may do nothing to one pair (an arena that nobody shares cannot overlap), hence a few.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

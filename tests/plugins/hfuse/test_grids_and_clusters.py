@@ -1,8 +1,6 @@
 """Kernels whose blocks wait for one another, all of a grid (a cooperative launch) or those of a cluster: as PTX, beside
 themselves and others, against NumPy in the interpreter."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

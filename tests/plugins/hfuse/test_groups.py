@@ -1,7 +1,5 @@
 """Three kernels and more: all in one launch, the best pairs, and what they ask for."""
 
-from __future__ import annotations
-
 import pytest
 
 from fusiond.model.nouns import Config, Rejection

@@ -1,7 +1,5 @@
 """Every header that may stand above the namespaces: both compilers take all of them in one file, behind each other."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

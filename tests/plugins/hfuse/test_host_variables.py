@@ -1,7 +1,5 @@
 """Variables of a source that the host sets to addresses, or to structs with such: `__constant__ float* table`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import yaml as pyyaml

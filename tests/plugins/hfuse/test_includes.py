@@ -1,7 +1,5 @@
 """Headers in the places where they are included: once where that is certain, guarded where the compiler decides."""
 
-from __future__ import annotations
-
 from fusiond.model.nouns import Config
 
 LANE = "#pragma once\n__device__ inline int lane_of(int i) { return i % 32; }\nstruct Lane { int a; };\n"

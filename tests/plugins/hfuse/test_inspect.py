@@ -1,7 +1,5 @@
 """The last look: what the compiler made of a fused kernel must not touch what belongs to the whole block."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from fusiond.model.nouns import Analysis

@@ -1,7 +1,5 @@
 """A kernel's YAML file: what is read, and that every mistake is one line with file, line and key."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import yaml as pyyaml

@@ -1,7 +1,5 @@
 """Block level, strided maps and the ways to assign blocks: the same outputs, each block exactly once."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Faults put into fused kernels: each must be found by what the tests compare, without a GPU."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

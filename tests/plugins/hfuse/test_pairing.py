@@ -1,7 +1,5 @@
 """Groupings of kernels, and pairs out of a group."""
 
-from __future__ import annotations
-
 import pytest
 
 from fusiond.model.nouns import Config

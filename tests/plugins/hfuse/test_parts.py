@@ -1,7 +1,5 @@
 """An address in another buffer's memory, by itself and in a struct; and a pointer parameter that is handed nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Fusion of PTX: what nvcc made of kernels, fused in every way, against the same kernels apart, in the interpreter."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random
@@ -240,7 +238,7 @@ def test_each_side_trades_before_its_own_body(planned, order):
                         "order": order})  # fmt: skip
     schedule = partition.schedule(group, config, 132)
     sides = (dataclasses.replace(each, registers={"a": 232, "b": 24}[each.slot.letter]) for each in schedule.sides)
-    text = ptx_fuse.write(dataclasses.replace(schedule, sides=tuple(sides)), 1, RegisterCap(blocks=2))
+    text = ptx_fuse.write(dataclasses.replace(schedule, sides=tuple(sides)), RegisterCap(blocks=2))
     parts = {part[0]: part for part in text.split("// --- ") if part[1:2] == ":" and "setmaxnreg" in part}
     for letter, trade in (("a", "inc.sync.aligned.u32 232;"), ("b", "dec.sync.aligned.u32 24;")):
         assert parts[letter].count("setmaxnreg") == 1

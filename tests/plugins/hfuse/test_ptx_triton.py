@@ -1,7 +1,5 @@
 """Kernels that Triton compiled, fused with each other, against NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

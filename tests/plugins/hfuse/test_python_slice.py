@@ -1,7 +1,5 @@
 """What is taken out of a Python file with a kernel: as much as it needs, and nothing that runs besides."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

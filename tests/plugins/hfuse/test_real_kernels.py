@@ -4,8 +4,6 @@ they give by themselves, and nvcc takes what comes out.
 Each kernel is followed by one other in a shuffled ring, so that each stands on both sides once.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Registers that the sides of a fused block give each other (`setmaxnreg`), from sm_90 on."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

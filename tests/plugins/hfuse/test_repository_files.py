@@ -3,8 +3,6 @@ read one. All sources are of our own."""
 
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fused kernels give what NumPy gives, and what the unfused kernels give."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

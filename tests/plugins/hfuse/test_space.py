@@ -1,7 +1,5 @@
 """The space of a pair, its seeds and baselines, and the paper's register bound."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from pathlib import Path

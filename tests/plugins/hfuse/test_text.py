@@ -1,7 +1,5 @@
 """The fused text: stable, clean under nvcc, and with nothing of the block's own in its PTX."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 

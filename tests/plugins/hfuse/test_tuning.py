@@ -1,7 +1,5 @@
 """A job of several kernels from its file to its record, on the cpu device: parts, matching, composition, answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@ as C++ (a partial barrier would wait for ever), and is fused as PTX."""
 
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 import pytest
 
 from fusiond_hfuse.frontend import cursors, kernel_parser, uniformity

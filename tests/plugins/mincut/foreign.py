@@ -5,8 +5,6 @@ gives the outputs by name. Pixels within `frame` of the edge are left out of the
 border.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Pipelines with sizes that change, tables, computed coordinates and boundaries, each beside what OpenCV makes of the
 same image (see foreign.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import cv2

@@ -1,7 +1,5 @@
 """Generated pipelines: YAML texts of random graphs, for planning."""
 
-from __future__ import annotations
-
 import random
 
 from fusiond.model.inputs import documents

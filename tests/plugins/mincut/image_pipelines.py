@@ -1,7 +1,5 @@
 """Pipelines with all that images can have (see test_images), and the ways in which each of them is computed."""
 
-from __future__ import annotations
-
 from fusiond_mincut.analysis import blocks, candidates
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.frontend.graph import Pipeline

@@ -4,8 +4,6 @@ Nothing of the plugin's own code runs here but the tree itself: every operation 
 against SciPy and np.pad in test_oracle.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

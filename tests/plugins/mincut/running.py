@@ -1,7 +1,5 @@
 """Runs Programs of the emitter on the cpu device's runtime, in this process; shared by the tests of the kernels."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import subprocess

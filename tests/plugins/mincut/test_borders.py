@@ -1,7 +1,5 @@
 """Index maps against NumPy, SciPy and OpenCV, and the tiles in which exchanged indices stay."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 

@@ -1,7 +1,5 @@
 """Minimum cuts against networkx and against all cuts there are."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

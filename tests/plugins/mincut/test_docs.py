@@ -1,7 +1,5 @@
 """docs/mincut.md: its examples work, its tables are those of the code."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

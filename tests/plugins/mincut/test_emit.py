@@ -1,7 +1,5 @@
 """Generated kernels against the oracle: whole images, every pixel, on the cpu device."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Data races in the generated kernels, found with ThreadSanitizer: two accesses that no barrier orders."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Random pipelines, fused in every way: bit for bit what the unfused pipeline gives, and what NumPy gives."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 

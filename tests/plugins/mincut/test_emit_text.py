@@ -1,7 +1,5 @@
 """What is refused, what is counted, and how the text is laid out; nothing is compiled here, but for nvcc's part."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bodies against the C compiler: types and values of random expressions; and what is not an expression."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

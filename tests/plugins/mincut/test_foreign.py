@@ -1,7 +1,5 @@
 """Pipelines that others use, cut in several ways, against SciPy, OpenCV and NumPy (foreign.py says which)."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

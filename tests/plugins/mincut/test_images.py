@@ -1,8 +1,6 @@
 """Images as people have them: float16, positions, tables, computed coordinates, sizes that change, parameters of the
 launch, histograms, scans, hysteresis; each fused and unfused, against NumPy, SciPy and OpenCV."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Kernels broken on purpose: each mistake shows in what the other tests look at (the images, a fault, a race)."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """Pipelines as YAML: what is read, and the one line for everything that is wrong."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """Weights, cuts and partitions: the paper's own example, brute force over all partitions, files in any order."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Rows of images that lie apart in memory, by a pitch that each launch is told."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

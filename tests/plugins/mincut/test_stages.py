@@ -1,7 +1,5 @@
 """Bodies as CUDA functions: C's arithmetic, and what C leaves open, against NumPy on awkward numbers."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The strategy: jobs, workloads, parts, the space that measured blocks make, and the contract of all strategies."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Kernels whose warps run down the image, against the oracle: whole images, every pixel, on the cpu device."""
 
-from __future__ import annotations
-
 import pytest
 
 from fusiond.model.nouns import Rejection

@@ -1,7 +1,5 @@
 """Python functions traced into graphs, and graphs written as files."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

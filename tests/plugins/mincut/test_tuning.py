@@ -1,7 +1,5 @@
 """A pipeline from its file to its record, on the cpu device: blocks, composition, answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

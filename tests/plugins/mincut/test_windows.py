@@ -1,7 +1,5 @@
 """Large windows: loops over factors in constant memory, staged inputs, rows behind columns; against the oracle."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 

@@ -1,7 +1,5 @@
 """Recorded spaces: what is read is what was written, and what is wrong in a file is one line."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A recorded space is tuned on the replay device: every failure, samples in their order, its own records."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Plans that were broken on purpose."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small jax functions over all the operations, with awkward sizes and values, and inputs that are worth trying."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

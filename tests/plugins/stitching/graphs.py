@@ -1,8 +1,6 @@
 """Random HLO modules of small tensors. Whole numbers mostly: their sums are equal in any order, so that results can be
 compared exactly."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -1,8 +1,6 @@
 """Plans made by hand: every instruction a kernel of its own, or many of them in one block program under a drawn
 schedule."""
 
-from __future__ import annotations
-
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     Chunk,

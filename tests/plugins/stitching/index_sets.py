@@ -5,8 +5,6 @@ dims of its tensor. Where an index is data (gather, scatter, dynamic-slice, dyna
 covers every element that may be read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 

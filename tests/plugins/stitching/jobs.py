@@ -1,7 +1,5 @@
 """Jobs for the strategy as tests ask them, and the GPU that they plan for."""
 
-from __future__ import annotations
-
 import fusiond_stitching.plugin as plugin
 from fusiond.model.nouns import DeviceLimits, Job
 from fusiond.requests import jobs

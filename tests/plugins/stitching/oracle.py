@@ -1,7 +1,5 @@
 """The oracle: XLA's own compiler for the processor, run on the same HLO text."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any

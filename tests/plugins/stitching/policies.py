@@ -1,7 +1,5 @@
 """The policies that tests plan with, and the device they plan for."""
 
-from __future__ import annotations
-
 from fusiond.model.nouns import DeviceLimits
 from fusiond_stitching.analysis.policy import FusionPolicy, paper
 

@@ -1,7 +1,5 @@
 """Runs Programs on the cpu device in this process: checked (poisoned, in adversarial orders, guard zones looked at)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Loops that become scans, as jax writes them, and loops that nobody here has thought of."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

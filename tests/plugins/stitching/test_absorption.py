@@ -1,7 +1,5 @@
 """What the launch of a scatter in place computes itself of what it reads."""
 
-from __future__ import annotations
-
 import pytest
 
 from fusiond_stitching.analysis.absorption import absorbed

@@ -1,8 +1,6 @@
 """The unfused ways: one kernel per instruction, and XLA's rules of 2018 in outline. What they compute, and that they
 keep their rules."""
 
-from __future__ import annotations
-
 import pytest
 
 from fusiond_stitching.analysis import planner, policy, verify

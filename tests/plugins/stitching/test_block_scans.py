@@ -1,7 +1,5 @@
 """Loops that blocks run, their state in shared memory: against XLA, which runs their trips one after the other."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

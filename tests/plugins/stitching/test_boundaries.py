@@ -4,8 +4,6 @@ The oracle is XLA on the same text, made to give the values round each boundary 
 the stand-ins, outputs must be XLA's, and so must be what the boundaries read.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

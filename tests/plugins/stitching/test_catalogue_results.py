@@ -1,7 +1,5 @@
 """The eight modules of the catalogue: what they compute, unfused and stitched, against XLA on the processor."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

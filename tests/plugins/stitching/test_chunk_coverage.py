@@ -1,7 +1,5 @@
 """What blocks write, by brute force; and that a block reads only what it has computed, in plans of random graphs."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -4,8 +4,6 @@ A mutant is built like the original and run from two seeds; it is dead when an o
 faults, or ThreadSanitizer sees a race.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

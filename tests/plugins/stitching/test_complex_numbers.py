@@ -1,7 +1,5 @@
 """Complex numbers as pairs of real ones: against XLA, which has them."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Conditionals with cheap branches as selects: against XLA, which takes one branch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

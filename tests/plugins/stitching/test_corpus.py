@@ -1,7 +1,5 @@
 """The functions of the corpus at small sizes: against XLA on the processor."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Programs of plans: the launches, their order and what is timed."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Deep fusion (section 3.2): what joins, what does not and why, and that launches can always be ordered."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

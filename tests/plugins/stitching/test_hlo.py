@@ -1,7 +1,5 @@
 """HLO text: what is read, and one clear line for what is not."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Pipelines of images: what mincut makes of a module is what XLA gives, at odd sizes and all borders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Raw HLO to the graph: against XLA on the processor."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Index algebra against plain arithmetic, over all values of the variables."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

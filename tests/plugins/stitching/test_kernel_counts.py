@@ -1,7 +1,5 @@
 """How many kernels the catalogue's modules become, and how many bytes these move."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

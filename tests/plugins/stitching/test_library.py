@@ -1,8 +1,6 @@
 """The performance library in a whole run, on a device whose times are made up: what is measured, what it decides, what
 is kept for the next job, and what an answer says of the whole module."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Modules that jax makes, over all operations, against XLA on the processor: one kernel per instruction."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Whole functions as people write them (attention, optimisers, cells, losses and their gradients), planned, verified
 and run against XLA on the processor."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -1,7 +1,5 @@
 """What nvcc says to the generated code: it compiles without a warning, for the oldest and a new architecture."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

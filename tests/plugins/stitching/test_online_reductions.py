@@ -1,7 +1,5 @@
 """The maximum and the sum of exponentials of a row in one reduction: against XLA, with what is not a number."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

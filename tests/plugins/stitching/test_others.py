@@ -1,7 +1,5 @@
 """JAX's loops and stencils: short loops are written out, others are one launch or a boundary, no code is endless."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

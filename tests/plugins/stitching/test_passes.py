@@ -1,7 +1,5 @@
 """The list of passes: each keeps what the module computes, and what is not a graph is said with its pass."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The printer: what it writes is the module again, to our reader and to XLA's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings

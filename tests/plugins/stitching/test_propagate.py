@@ -1,7 +1,5 @@
 """Table 1 of the paper: which schedules pass from a result to its operands, and as which."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """No data races in stitched kernels: ThreadSanitizer on small modules, every launch of them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Random graphs under random policies and schedules: the stitched result is the unstitched one, and XLA's."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every way for the lanes of a reduce to put their parts together, against NumPy; the init value counts once."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

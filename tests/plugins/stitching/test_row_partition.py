@@ -1,7 +1,5 @@
 """How blocks and lanes share rows, of whatever sizes: group norms, whose rows lie in each other and have pieces."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

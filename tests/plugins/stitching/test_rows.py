@@ -1,7 +1,5 @@
 """Rows held in registers: against XLA on the processor, and by what is read and written."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Broken on purpose: what row_sweeps writes, changed in one place, is found wrong, or a race, or a fault."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

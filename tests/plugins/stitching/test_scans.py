@@ -1,7 +1,5 @@
 """Loops in one launch: against XLA, which runs their trips one after the other."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Scatters by their updates: against XLA on the processor, checked as plans, and by what would be read and written."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Schedules (section 4.1): the whole space against brute force, figure 5, and which are tried."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

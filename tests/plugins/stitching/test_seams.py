@@ -1,7 +1,5 @@
 """Seams: a program of the user's that computes them itself, in their order, gets the module's real result."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Scatters that become selects: against XLA, and only where no two updates can meet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

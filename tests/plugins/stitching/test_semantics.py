@@ -1,7 +1,5 @@
 """Scalar operations against JAX on the processor: every operation on every type, with the values that hurt."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Texts that are wrong: every one is a line of message with file and line, or a graph that can be planned."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """Shared-memory planning (section 5.1) against brute force."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Which reads need no barrier: those of elements that the thread has written itself, by brute force."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

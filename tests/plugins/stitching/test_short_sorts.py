@@ -1,7 +1,5 @@
 """Sorts of short rows by counting: against XLA, with ties, what is not a number, and several keys."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

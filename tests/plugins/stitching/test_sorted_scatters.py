@@ -1,7 +1,5 @@
 """Scatters whose updates are sorted first: bit by bit what one after the other gives, in any plan."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

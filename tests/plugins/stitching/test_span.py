@@ -1,7 +1,5 @@
 """Spans (section 3.1) against the longest ways that networkx finds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import networkx

@@ -1,7 +1,5 @@
 """Large reductions in two steps: what they are split into, and that they still compute the same."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

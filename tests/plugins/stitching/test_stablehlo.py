@@ -1,7 +1,5 @@
 """StableHLO is read as the HLO text that jax prints of the same function."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

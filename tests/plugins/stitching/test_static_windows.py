@@ -1,7 +1,5 @@
 """Windows that are put in or cut out by their places: against XLA, with indices that fit and that do not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The strategy: its contract, what it refuses, and how many kernels it needs for the eight modules."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

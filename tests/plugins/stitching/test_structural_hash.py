@@ -1,7 +1,5 @@
 """Kernels whose code is told to be equal before it is written, against the code itself."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Look-ups in what is computed: against XLA, and by what is left of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Transposes through tiles: against XLA, proved as plans, and by the sectors that they read."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """The few largest of a row: against XLA, with ties and what is not a number."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """The check of plans: planned ones are sound, and plans that were broken on purpose are told."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator

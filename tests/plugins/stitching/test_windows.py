@@ -1,7 +1,5 @@
 """reduce-window: what lies in a window, running sums in runs, what stays a boundary; against XLA on the processor."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

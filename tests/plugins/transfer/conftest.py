@@ -1,7 +1,5 @@
 """What the tests of transfer fusion share: graphs, jobs from texts, and a runner of Programs on the cpu device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

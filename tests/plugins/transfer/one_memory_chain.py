@@ -1,7 +1,5 @@
 """A chain of kernels on both sides whose vectors lie in one memory, mapped or managed, and what NumPy makes of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ The machine knows nothing of plans: it has bytes, which are NaN until somebody w
 pointers point to, for as many elements as it is told: written = factor * the first read + the others.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Vectors in chunks: right in every order that the plan allows, killed when broken; and what the model says of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The contract of all strategies, over graphs of every kind; and who may be compared with whom."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

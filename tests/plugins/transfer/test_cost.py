@@ -1,7 +1,5 @@
 """The cost model and the fastest schedule: by hand, against brute force over the slots, and what is not measured."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Kernels that other strategies make one launch of: composed Programs against NumPy and SciPy, on the cpu device."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

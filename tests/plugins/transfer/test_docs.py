@@ -1,7 +1,5 @@
 """docs/transfer.md and configs/jobs: every key that there is, and no other; the examples work."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

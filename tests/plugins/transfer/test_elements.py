@@ -1,7 +1,5 @@
 """Every element type crosses and is computed with: on the cpu device, against NumPy and ml_dtypes."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import random

@@ -1,8 +1,6 @@
 """Random graphs with everything in them: storage in place, placed inputs, neighbours, lengths, loops; every way to
 transfer them, in the simulator and (fewer) on the cpu device."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """The fewest messages: against brute force, against the paper's numbers and its own heuristic."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Layouts: against all orders; storage in place, neighbours that are asked for, what may be copied along."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

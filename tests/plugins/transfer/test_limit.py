@@ -1,7 +1,5 @@
 """Schedules under a limit of the device's memory: against all divisions, and against what the simulator counts."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

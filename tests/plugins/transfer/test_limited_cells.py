@@ -1,8 +1,6 @@
 """Limits where storage is shared in place or vectors have their neighbours given: the fewest transfers against a search
 over all that can be done, the memory that Programs really take, and what they compute against NumPy."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

@@ -1,7 +1,5 @@
 """The planner broken on purpose, one rule at a time: the simulator, or the plan's own invariants, must see it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

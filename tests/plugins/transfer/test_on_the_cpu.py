@@ -1,7 +1,5 @@
 """Plans on the cpu device: against NumPy and SciPy, with copies late and early, and broken on purpose."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Plans through the cuda device, over the stand-in driver: arenas, streams, batches, allocations, host work, graphs."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

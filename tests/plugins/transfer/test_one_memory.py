@@ -1,7 +1,5 @@
 """Vectors in one memory for both sides, mapped or managed: fewer messages, the same results, exported and built."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random graphs with parts of vectors: their Programs in NumPy's memory give what NumPy gives, in every order."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Callable

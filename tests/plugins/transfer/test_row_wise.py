@@ -1,7 +1,5 @@
 """Which kernels work row by row: formulas and declarations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

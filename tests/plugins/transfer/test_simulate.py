@@ -1,7 +1,5 @@
 """Every plan gives what the graph gives, in the simulator; what is broken on purpose does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Renaming, element types and mapped memory broken on purpose, a line at a time: their tests must fail."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Parts of vectors: random graphs against NumPy on the cpu device, plans against brute force, other sizes."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Graph files: what they may say, and one line for everything that is wrong."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

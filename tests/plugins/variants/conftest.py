@@ -1,7 +1,5 @@
 """Three implementations of one computation, and what reads them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

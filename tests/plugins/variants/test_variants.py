@@ -1,7 +1,5 @@
 """The strategy `variants`: what it reads, what it refuses, whose buffers a variant gets; and the contract of all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

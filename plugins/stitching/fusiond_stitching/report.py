@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from fusiond.model.english import counted
 from fusiond.model.outcomes import Record
 from fusiond_stitching.analysis import span as spans
-from fusiond_stitching.analysis.composition import Composed
+from fusiond_stitching.analysis.composition import Composition
 from fusiond_stitching.analysis.plan import BlockProgram, StitchedKernel
 from fusiond_stitching.analysis.planner import PlannedModule
 from fusiond_stitching.analysis.traffic import ideal_bytes, moved
@@ -59,30 +61,25 @@ def figures(record: Record | None, library_us: float | None) -> dict[str, float]
     """Section 6.4, with times of the device: `fusable_ratio` is the fusable portion's part of the fastest unfused way,
     `predicted_end_to_end` what the whole module gains by the formula, `end_to_end` what the parts add up to. Nothing
     that was not measured is in it."""
-    if library_us is None:
-        return {}
-    found = {"library_us": library_us}
-    if record is None:
-        return found
+    if library_us is None or record is None:
+        return {} if library_us is None else {"library_us": library_us}
     whole_us = record.baseline_us + library_us
     ratio = record.baseline_us / whole_us
-    found["fusable_ratio"] = ratio
+    found = {"library_us": library_us, "fusable_ratio": ratio}
     if record.speedup is not None and record.speedup > 0:
         found["predicted_end_to_end"] = 1 + ratio * (1 - 1 / record.speedup)
         found["end_to_end"] = whole_us / (record.baseline_us / record.speedup + library_us)
     return found
 
 
-def composed(made: Composed, planned: PlannedModule, times_us: Mapping[str, float]) -> str:
+def composed(made: Composition, times_us: Mapping[str, float]) -> str:
     """What `schedules: measured` came to: how many groups run in their own way, what they take together by themselves
     (`times_us`: by part, where it is known), and the threads of the launches."""
-    threads: dict[int, int] = {}
-    for each in made.plan.kernels:
-        threads[each.threads] = threads.get(each.threads, 0) + 1
+    threads = Counter(each.threads for each in made.plan.kernels)
     shown = ", ".join(f"{count} at {each} threads" for each, count in sorted(threads.items()))
     known = [times_us[name] for name in made.taken if name in times_us]
     sum_ = f", {sum(known):.1f} us by themselves" if known and len(known) == len(made.taken) else ""
-    return f"measured: {len(made.taken)} of {len(planned.fusion.groups)} groups{sum_}; launches: {shown}"
+    return f"measured: {len(made.taken)} of {len(made.found.fusion.groups)} groups{sum_}; launches: {shown}"
 
 
 def _boundary(module: HloModule, name: str, reason: str) -> dict[str, Any]:
@@ -97,7 +94,7 @@ def _boundary(module: HloModule, name: str, reason: str) -> dict[str, Any]:
         "call": instruction.attributes.get("call", name),
         "stand_in": module.stand_ins.get(name),
         "result": module.outputs.index(name) if name in module.is_output else None,
-        "shape": f"{instruction.dtype}[{','.join(map(str, instruction.dims))}]",
+        "shape": instruction.shape,
         "reads": [
             module.stand_ins.get(each, f"what {each} gives") if each in module.foreign else module.buffer_of(each)
             for each in dict.fromkeys(bases)
@@ -156,14 +153,11 @@ def _kind(program: BlockProgram) -> str:
 
 def described(report: Mapping[str, Any]) -> str:
     """The kernels of the shown plan, one line each, and why they are not fewer."""
-    lines = []
-    kernels = report["kernels"]
-    lines.append("kernels: " + ", ".join(f"{name} {count}" for name, count in kernels.items()))
-    lines.append(f"library calls: {report['library_calls']}, critical path: {report['span']}")
-    by_kernel: dict[str, list[Mapping[str, Any]]] = {}
-    for each in report["groups"]:
-        by_kernel.setdefault(each["kernel"], []).append(each)
-    for name, groups in by_kernel.items():
+    lines = [
+        "kernels: " + ", ".join(f"{name} {count}" for name, count in report["kernels"].items()),
+        f"library calls: {report['library_calls']}, critical path: {report['span']}",
+    ]
+    for name, groups in itertools.groupby(report["groups"], lambda each: each["kernel"]):
         lines.append(f"{name}:")
         lines += [
             f"  {each['root']}: {len(each['instructions'])} stored in {_work(each)},"
@@ -179,7 +173,8 @@ def described(report: Mapping[str, Any]) -> str:
             f" as {each['name']}"
             for each in report["parts"]
         ]
-    lines += _noted("kept apart from their readers", report["apart"], "root")
+    apart = [f"  {each['root']}: {each['reason']}" for each in report["apart"]]
+    lines += ["kept apart from their readers:", *apart] if apart else []
     lines += [_framed(each) for each in report["frames"]]
     if report["near_ties"]:
         buffers = ", ".join(report["near_ties"])
@@ -188,10 +183,8 @@ def described(report: Mapping[str, Any]) -> str:
         )
     if report["library"]:
         lines.append("left to a library; its results are filled, not computed:")
-        calls: dict[str, list[Mapping[str, Any]]] = {}
-        for each in report["library"]:
-            calls.setdefault(each["call"], []).append(each)
-        for results in calls.values():
+        calls = dict.fromkeys(each["call"] for each in report["library"])
+        for results in ([each for each in report["library"] if each["call"] == call] for call in calls):
             read = f", which reads {', '.join(results[0]['reads'])}" if results[0]["reads"] else ""
             lines.append(f"  {results[0]['reason']}{read}")
             lines += [f"    {_filled(each)}" for each in results if each["stand_in"] or each["result"] is not None]
@@ -202,7 +195,3 @@ def _work(group: Mapping[str, Any]) -> str:
     if group["kind"] == "loop":
         return f"a loop of {counted(group['trips'], 'trip')}"
     return "tiles" if group["kind"] == "tiles" else counted(group["stages"], "stage")
-
-
-def _noted(title: str, entries: Sequence[Mapping[str, str]], key: str) -> list[str]:
-    return [f"{title}:", *(f"  {each[key]}: {each['reason']}" for each in entries)] if entries else []

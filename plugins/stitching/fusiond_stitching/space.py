@@ -25,6 +25,7 @@ A job for one group has rows, exchange, grain, threads and shared, and nothing e
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from fusiond.model.gpu.limits import STATIC_SHARED_BYTES
@@ -55,10 +56,10 @@ def offered(
     may be split; `scatters`: how scatters may be computed, where there is a choice; `ways`: how the parts that were
     measured are fastest; `images`: another strategy takes the module."""
     ours = ("packed", "barriers", "apart", "paper")
+    rows, exchange, grain, threads, shared = alone(limits).parameters
     parameters = [
         Parameter(name="fusion", values=(IMAGES, *ours) if images else ours),
-        Parameter(name="rows", values=ROWS, when="fusion != 'paper'"),
-        Parameter(name="exchange", values=EXCHANGES, when="fusion != 'paper'"),
+        *(dataclasses.replace(each, when="fusion != 'paper'") for each in (rows, exchange)),
     ]
     if dots == "any":
         parameters.append(Parameter(name="dots", values=("library", "stitched")))
@@ -66,12 +67,8 @@ def offered(
         parameters.append(Parameter(name="reductions", values=("split", "whole")))
     if scatters:
         parameters.append(Parameter(name="scatters", values=scatters))
-    parameters += [
-        Parameter(name="grain", values=GRAINS),
-        Parameter(name="threads", values=tuple(each for each in THREADS if each <= limits.threads_per_block)),
-        Parameter(name="shared", values=LIMITS),
-        Parameter(name="issue", values=("streams", "graph"), when="fusion != 'barriers'"),
-    ]
+    issue = Parameter(name="issue", values=("streams", "graph"), when="fusion != 'barriers'")
+    parameters += [grain, threads, shared, issue]
     if ways:
         parameters.append(Parameter(name="schedules", values=("uniform", MEASURED), when="fusion != 'paper'"))
         when = f"schedules == '{MEASURED}'"
@@ -81,14 +78,11 @@ def offered(
 
 def alone(limits: DeviceLimits) -> Space:
     """What a job for one group may choose."""
-    parameters = (
-        Parameter(name="rows", values=ROWS),
-        Parameter(name="exchange", values=EXCHANGES),
-        Parameter(name="grain", values=GRAINS),
-        Parameter(name="threads", values=tuple(each for each in THREADS if each <= limits.threads_per_block)),
-        Parameter(name="shared", values=LIMITS),
-    )
-    return Space(parameters=parameters)
+    threads = tuple(each for each in THREADS if each <= limits.threads_per_block)
+    values: dict[str, tuple[Value, ...]] = {
+        "rows": ROWS, "exchange": EXCHANGES, "grain": GRAINS, "threads": threads, "shared": LIMITS,
+    }  # fmt: skip
+    return Space(parameters=tuple(Parameter(name=name, values=each) for name, each in values.items()))
 
 
 def alone_seeds(limits: DeviceLimits) -> tuple[tuple[str, Config], ...]:
@@ -186,26 +180,21 @@ def seeds(
     split, rows in shared memory, many blocks, and what the paper would do. `threads`: of a launch whose groups want
     different numbers."""
     common: dict[str, Value] = {"threads": _threads(limits), "grain": GRAINS[0]}
-    if dots == "any":
-        common["dots"] = "library"
-    if scatters:
-        common["scatters"] = scatters[0]
+    common |= {"dots": "library"} if dots == "any" else {}
+    common |= {"scatters": scatters[0]} if scatters else {}
     whole: dict[str, Value] = {"reductions": "whole"} if large else {}
     split: dict[str, Value] = {"reductions": "split"} if large else {}
     beyond: dict[str, Value] = {**common, **split, "rows": ROWS[0], "exchange": "warp", "shared": "device"}
-    other: list[tuple[str, Mapping[str, Value]]] = [
-        ("packed_scatters", {**beyond, "scatters": each, "fusion": "packed", "issue": "streams"})
-        for each in scatters[1:]
-    ]
+    packed: dict[str, Value] = {**beyond, "fusion": "packed", "issue": "streams"}
     wanted: list[tuple[str, Mapping[str, Value]]] = [
-        (IMAGES, {**beyond, "fusion": IMAGES, "issue": "streams"}),
-        ("packed", {**beyond, "fusion": "packed", "issue": "streams"}),
+        (IMAGES, {**packed, "fusion": IMAGES}),
+        ("packed", packed),
         ("barriers", {**beyond, "fusion": "barriers"}),
-        *other,
-        *([("packed_whole", {**beyond, **whole, "fusion": "packed", "issue": "streams"})] if large else []),
-        ("packed_shared", {**beyond, "fusion": "packed", "rows": SHARED, "issue": "streams"}),
+        *(("packed_scatters", {**packed, "scatters": each}) for each in scatters[1:]),
+        *([("packed_whole", {**packed, **whole})] if large else []),
+        ("packed_shared", {**packed, "rows": SHARED}),
         ("barriers_many_blocks", {**beyond, "fusion": "barriers", "grain": 2048}),
-        ("packed_few_blocks", {**beyond, "fusion": "packed", "grain": 32768, "issue": "graph"}),
+        ("packed_few_blocks", {**packed, "grain": 32768, "issue": "graph"}),
         ("paper", {**common, **whole, "fusion": "paper", "shared": "paper", "issue": "streams"}),
     ]
     if ways:
@@ -219,9 +208,5 @@ def seeds(
                 *([(f"{name}_as_measured", {**values, **own})] if name in ("packed", "barriers") else []),
             )
         ]
-    found = []
-    for name, values in wanted:
-        config = Config.of(values)
-        if not space.problems(config):
-            found.append((name, config))
-    return tuple(found)
+    found = ((name, Config.of(values)) for name, values in wanted)
+    return tuple((name, config) for name, config in found if not space.problems(config))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,7 +30,6 @@ from fusiond.strategy.space import EMPTY, Space
 from fusiond_stitching import report, requests
 from fusiond_stitching import space as spaces
 from fusiond_stitching.analysis import (
-    composition,
     drawing,
     forms,
     image_pipelines,
@@ -40,7 +40,7 @@ from fusiond_stitching.analysis import (
     traffic,
     verify,
 )
-from fusiond_stitching.analysis.composition import Composed, Way
+from fusiond_stitching.analysis.composition import Composition, Way
 from fusiond_stitching.analysis.parts import Part
 from fusiond_stitching.analysis.planner import PlannedModule
 from fusiond_stitching.analysis.policy import FusionPolicy
@@ -158,8 +158,7 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         if not about.request.groups or planned.problems or len(planned.fusion.groups) < 2:
             return ()
         found: dict[str, tuple[Part, tuple[str, ...]]] = {}
-        rules = self._policy(about.request, packed, about.limits)
-        module = about.module(packed)
+        module, rules = about.module(packed), self._policy(about.request, packed, about.limits)
         bytes_ = traffic.by_program(module, planned.plan)
         for root, each in self._own(about, module, rules, planned).items():
             found[each.name] = each, (*found.get(each.name, (each, ()))[1], root)
@@ -240,13 +239,11 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
                 found[part.name] = record
         return found
 
-    def _ways(self, about: StitchingAnalysis, answers: Answers) -> dict[str, Way]:
-        """Part -> how it was fastest."""
-        return {name: Way.of(each.config) for name, each in self._records(about, answers).items() if each.config}
-
-    def _times_us(self, about: StitchingAnalysis, answers: Answers) -> dict[str, float]:
-        """Part -> what it takes, once."""
-        return {name: each.time_us for name, each in self._records(about, answers).items() if each.time_us is not None}
+    def _measured(self, about: StitchingAnalysis, answers: Answers) -> tuple[dict[str, Way], dict[str, float]]:
+        """Part -> how it was fastest, and what it takes then, once."""
+        found = self._records(about, answers).items()
+        ways = {name: Way.of(each.config) for name, each in found if each.config}
+        return ways, {name: each.time_us for name, each in found if each.time_us is not None}
 
     def probes(self, analysis: Analysis[StitchingRequest, StitchingAnalysis]) -> tuple[Probe, ...]:
         about = analysis.payload
@@ -279,11 +276,11 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
             return ()
         if about.request.group:
             return spaces.alone_seeds(about.limits)
-        ways, times_us = self._ways(about, answers), self._times_us(about, answers)
+        ways, times_us = self._measured(about, answers)
         counts = {part.name: len(roots) for part, roots in about.parts}
-        wanted: dict[int, float] = {}
+        wanted = defaultdict[int, float](float)
         for name, way in ways.items():
-            wanted[way.threads] = wanted.get(way.threads, 0.0) + counts[name] * times_us[name]
+            wanted[way.threads] += counts[name] * times_us[name]
         found = spaces.seeds(
             about.limits,
             space_,
@@ -364,7 +361,7 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         """Without `known`, what can be chosen whatever the parts' records say."""
         if about.request.group:
             return spaces.alone(about.limits)
-        ways = self._ways(about, known or {})
+        ways, _ = self._measured(about, known or {})
         large, scatters = about.forms.split, about.forms.scatters
         return spaces.offered(
             about.limits, dots=about.request.dots, large=large, scatters=scatters, ways=ways,
@@ -381,16 +378,12 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         known: Mapping[str, object],
         ways: Mapping[str, Way] | None = None,
     ) -> Program | Rejection:
-        if about.request.group and rules.rules == "stitch":
-            planned = parts.planned(module, rules, about.limits, performance_library.known(known))
-            only = parts.only(planned)
-            if isinstance(only, str):
-                return Rejection(rule="group", nodes=(module.name,), detail=only)
-        else:
-            planned = planner.remembered(module, rules, about.limits, performance_library.known(known))
+        planned = self._planned(about, module, rules, known)
+        if about.request.group and rules.rules == "stitch" and isinstance(only := parts.only(planned), str):
+            return Rejection(rule="group", nodes=(module.name,), detail=only)
         if planned.problems:
             return Rejection(rule="shared_memory", nodes=(module.name,), detail="; ".join(planned.problems))
-        plan = self._composed(about, module, rules, planned, ways).plan if ways else planned.plan
+        plan = self._composition(about, module, rules, planned, ways).plan if ways else planned.plan
         broken = verify.problems(module, plan)
         if broken:
             return Rejection(rule="invariant", nodes=(module.name,), detail="; ".join(broken[:5]))
@@ -403,23 +396,32 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
             buffers = [dataclasses.replace(each, compare=wanted.get(each.name, each.compare)) for each in made.buffers]
             made = dataclasses.replace(made, buffers=tuple(buffers))
         if about.request.accuracy == requests.AS_XLA:
-            made = dataclasses.replace(
-                made, sources=tuple(dataclasses.replace(each, flags=_AS_XLA) for each in made.sources)
-            )
+            sources = tuple(dataclasses.replace(each, flags=_AS_XLA) for each in made.sources)
+            made = dataclasses.replace(made, sources=sources)
         # Where a dot may be part of a kernel, it has to count everywhere, or nothing could be compared.
         return made if about.request.dots == "library" else emit.timed_whole(made)
 
-    def _composed(
+    def _planned(
+        self, about: StitchingAnalysis, module: HloModule, rules: FusionPolicy, answers: Mapping[str, object]
+    ) -> PlannedModule:
+        alone = about.request.group and rules.rules == "stitch"
+        plan = parts.planned if alone else planner.remembered
+        return plan(module, rules, about.limits, performance_library.known(answers))
+
+    def _composition(
         self,
         about: StitchingAnalysis,
         module: HloModule,
         rules: FusionPolicy,
         planned: PlannedModule,
         ways: Mapping[str, Way],
-    ) -> Composed:
+    ) -> Composition:
         own = self._own(about, module, rules, planned)
-        labels = spaces.shared_limits(about.limits)
-        return composition.composed(module, planned, own, ways, rules, labels, about.limits)
+        return Composition(
+            module=module, found=planned, parts=own, rules=rules, limits=about.limits,
+            ways={root: ways[each.name] for root, each in own.items() if each.name in ways},
+            shared_limits=spaces.shared_limits(about.limits),
+        )  # fmt: skip
 
     def resolved(
         self, analysis: Analysis[StitchingRequest, StitchingAnalysis], config: Config, answers: Answers
@@ -436,8 +438,8 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
             module = about.module(plain)
             planned = planner.remembered(module, rules, about.limits, performance_library.known(answers))
             if not planned.problems:
-                made = self._composed(about, module, rules, planned, ways)
-                values["schedules"] = report.composed(made, planned, self._times_us(about, answers))
+                made = self._composition(about, module, rules, planned, ways)
+                values["schedules"] = report.composed(made, self._measured(about, answers)[1])
         return Config.of(values)
 
     def drawings(
@@ -447,10 +449,7 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         about = analysis.payload
         plain, _ = spaces.parted(config)
         module, rules = about.module(plain), self._policy(about.request, plain, about.limits)
-        if about.request.group and rules.rules == "stitch":
-            planned = parts.planned(module, rules, about.limits, performance_library.known(answers))
-        else:
-            planned = planner.remembered(module, rules, about.limits, performance_library.known(answers))
+        planned = self._planned(about, module, rules, answers)
         return () if planned.problems else (drawing.graph(module, planned.fusion),)
 
     def figures(

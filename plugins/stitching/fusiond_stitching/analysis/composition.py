@@ -26,7 +26,6 @@ from fusiond_stitching.analysis.plan import (
     Home,
     Phase,
     StageResult,
-    Step,
     StitchedKernel,
     StitchingPlan,
 )
@@ -86,54 +85,27 @@ class Way:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Composed:
-    """A plan, and which of its groups run in a way of their own."""
+@dataclass(kw_only=True)
+class Composition:
+    """A plan without problems, with every launch as its groups were fastest."""
 
-    plan: StitchingPlan
-    taken: tuple[str, ...]  #: The parts that were taken, a name for each group that runs in a way of its own
+    module: HloModule
+    found: PlannedModule
+    parts: Mapping[str, Part]  #: Root -> the group by itself
+    ways: Mapping[str, Way]  #: Root -> how it was fastest
+    rules: FusionPolicy
+    shared_limits: Mapping[str, int]  #: Bytes by label
+    limits: DeviceLimits
 
+    def __post_init__(self) -> None:
+        self.members = {group.root: frozenset(group.members) for group in self.found.fusion.groups}
+        self.alone = parts.groups(self.module, self.found)
+        self.taken: list[str] = []  #: The parts that were taken, a name for each group that runs in a way of its own
+        plan = self.found.plan
+        steps = (self._launch(step) if isinstance(step, StitchedKernel) else step for step in plan.steps)
+        self.plan = StitchingPlan(steps=tuple(steps), notes=plan.notes)
 
-def composed(
-    module: HloModule,
-    found: PlannedModule,
-    own: Mapping[str, Part],
-    ways: Mapping[str, Way],
-    rules: FusionPolicy,
-    shared_limits: Mapping[str, int],
-    limits: DeviceLimits,
-) -> Composed:
-    """A plan with every launch as its groups were fastest. `own`: root -> the group as a part; `ways`: a part's name ->
-    its way. The plan has no problems."""
-    composing = _Composing(module, found, own, ways, rules, shared_limits, limits)
-    steps: list[Step] = [
-        composing.launch(step) if isinstance(step, StitchedKernel) else step for step in found.plan.steps
-    ]
-    return Composed(plan=StitchingPlan(steps=tuple(steps), notes=found.plan.notes), taken=tuple(composing.taken))
-
-
-class _Composing:
-    def __init__(
-        self,
-        module: HloModule,
-        found: PlannedModule,
-        own: Mapping[str, Part],
-        ways: Mapping[str, Way],
-        rules: FusionPolicy,
-        shared_limits: Mapping[str, int],
-        limits: DeviceLimits,
-    ) -> None:
-        self.module = module
-        self.members = {group.root: frozenset(group.members) for group in found.fusion.groups}
-        self.parts = own
-        self.alone = parts.groups(module, found)
-        self.ways = {root: ways[each.name] for root, each in own.items() if each.name in ways}
-        self.rules = rules
-        self.shared_limits = shared_limits
-        self.limits = limits
-        self.taken: list[str] = []
-
-    def launch(self, kernel: StitchedKernel) -> StitchedKernel:
+    def _launch(self, kernel: StitchedKernel) -> StitchedKernel:
         asked = {self.ways[each.root].threads for each in kernel.programs if each.root in self.ways}
         if not asked:
             return kernel
@@ -143,7 +115,7 @@ class _Composing:
             return kernel
         phases = []
         for phase in kernel.phases:
-            programs = [made[each.root] for each in phase.programs]
+            programs = (made[each.root] for each in phase.programs)
             phases.append(Phase(programs=tuple(each for each in programs if each is not None)))
         rules = dataclasses.replace(self.rules, threads=threads)
         if planner.threads_of(rules, [each for phase in phases for each in phase.programs]) is None:
@@ -163,24 +135,15 @@ class _Composing:
         found = parts.only(parts.planned(inner, rules, self.limits))
         if isinstance(found, str):
             return None
-        renamed = self._renamed(found, part.names if part else {name: name for name in inner.by_name}, program.name)
-        inside = self.members[root]
-        return renamed if all(each.instruction in inside for each in renamed.results) else None
-
-    # --- a block program under the names of the whole module ---
-
-    def _renamed(self, program: BlockProgram, names: Mapping[str, str], called: str) -> BlockProgram:
-        return dataclasses.replace(
-            program,
-            name=called,
-            root=names[program.root],
-            stages=tuple(
-                dataclasses.replace(stage, results=tuple(self._result(each, names) for each in stage.results))
-                for stage in program.stages
-            ),
+        names = part.names if part else {name: name for name in inner.by_name}
+        stages = tuple(
+            dataclasses.replace(stage, results=tuple(self._renamed(each, names) for each in stage.results))
+            for stage in found.stages
         )
+        renamed = dataclasses.replace(found, name=program.name, root=names[found.root], stages=stages)
+        return renamed if all(each.instruction in self.members[root] for each in renamed.results) else None
 
-    def _result(self, result: StageResult, names: Mapping[str, str]) -> StageResult:
+    def _renamed(self, result: StageResult, names: Mapping[str, str]) -> StageResult:
         name = names[result.instruction]
         buffer = Global(self.module.buffer_of(name))
         homes: list[Home] = [buffer if isinstance(home, Global) else home for home in result.homes]

@@ -145,14 +145,17 @@ class _Fusing:
         if not readers:
             self._begin(instruction, place)
             return
-        if len(readers) > 1 and self._scalar(instruction):
+        if len(readers) > 1 and instruction.elements == 1 and self._may_repeat(instruction):
+            # A number that every thread may compute for itself, rather than that it ties groups together which share
+            # nothing else (a step's bias correction, and all leaves of a tree of parameters).
             self._through(instruction)
             return
         problem = self._kept_apart(instruction, readers) or self.groups.join(instruction, readers)
         if not problem:
             return
-        if self._repeatable(instruction):
-            self.again[name] = 1 + max((self.again.get(each, 0) for each in self.module.users[name]), default=0)
+        chain = 1 + max((self.again.get(each, 0) for each in self.module.users[name]), default=0)
+        if chain <= CHAIN and instruction.opcode not in EXPENSIVE and self._may_repeat(instruction):
+            self.again[name] = chain
             self._through(instruction)
             return
         self.reasons[name] = problem
@@ -217,17 +220,6 @@ class _Fusing:
             if self.evaluations is not None:
                 self.evaluations.add(group, instruction)
             self.groups.pass_on(instruction, group)
-
-    def _scalar(self, instruction: HloInstruction) -> bool:
-        """A number that every thread may compute for itself, rather than that it ties groups together which share
-        nothing else (a step's bias correction, and all leaves of a tree of parameters)."""
-        return instruction.elements == 1 and self._may_repeat(instruction)
-
-    def _repeatable(self, instruction: HloInstruction) -> bool:
-        """Cheap, and short enough a chain, to be computed again by every reader."""
-        if instruction.opcode in EXPENSIVE or not self._may_repeat(instruction):
-            return False
-        return 1 + max((self.again.get(each, 0) for each in self.module.users[instruction.name]), default=0) <= CHAIN
 
     def _may_repeat(self, instruction: HloInstruction) -> bool:
         """Whether nobody needs it in memory, and readers may compute it for themselves."""
@@ -320,7 +312,8 @@ def _layers(module: HloModule, policy: FusionPolicy, groups: OpenGroups) -> None
         if not group.elementwise:
             continue
         key = (group.place, group.layer if policy.layers else 0, module[group.root].dims)
-        size = _footprint(module, group.members)
+        read = {each for member in group.members for each in module[member].operands}
+        size = sum(module[each].size_bytes for each in read.union(group.members))
         held = open_.get(key)
         if held is None or held[1] + size > policy.footprint_bytes:
             open_[key] = (group, size)
@@ -328,9 +321,3 @@ def _layers(module: HloModule, policy: FusionPolicy, groups: OpenGroups) -> None
         into = held[0]
         if groups.put_beside(into, group):
             open_[key] = (into, held[1] + size)
-
-
-def _footprint(module: HloModule, members: Iterable[str]) -> int:
-    own = set(members)
-    names = {each for member in members for each in module[member].operands} | own
-    return sum(module[each].size_bytes for each in names)

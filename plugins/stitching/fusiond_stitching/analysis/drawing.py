@@ -26,12 +26,7 @@ def graph(module: HloModule, fusion: Fusion) -> DrawnGraph:
     if len(shown) > MOST_NODES:
         return _of_groups(module, fusion, group, title)
     nodes = tuple(
-        DrawnNode(
-            name=each.name,
-            text=f"{each.opcode} {each.dtype}[{','.join(map(str, each.dims))}]",
-            group=group.get(each.name, -1),
-        )
-        for each in shown
+        DrawnNode(name=each.name, text=f"{each.opcode} {each.shape}", group=group.get(each.name, -1)) for each in shown
     )
     edges = (
         Edge(source=operand, target=each.name)

@@ -126,10 +126,6 @@ def _of(atom: Atom, coefficient: int = 1) -> Index:
     return Index(((atom, coefficient),), 0, low, high)
 
 
-def _order(atom: Atom) -> str:
-    return atom.name if isinstance(atom, Symbol) else repr(atom)
-
-
 def _sum(terms: Sequence[tuple[Atom, int]], constant: int) -> Index:
     collected: dict[Atom, int] = {}
     for atom, coefficient in terms:
@@ -145,7 +141,7 @@ def _sum(terms: Sequence[tuple[Atom, int]], constant: int) -> Index:
             return _sum([*rest, *restored.terms], constant + restored.constant)
     kept = [(atom, count) for atom, count in collected.items() if count]
     if len(kept) > 1:
-        kept.sort(key=lambda each: (-abs(each[1]), _order(each[0])))
+        kept.sort(key=lambda each: (-abs(each[1]), each[0].name if isinstance(each[0], Symbol) else repr(each[0])))
     low = constant + sum(atom.low * count if count > 0 else atom.high * count for atom, count in kept)
     high = constant + sum(atom.high * count if count > 0 else atom.low * count for atom, count in kept)
     return Index(tuple(kept), constant, low, high)

@@ -10,7 +10,7 @@ satisfiable is a requirement that comes out larger than the block's share, and f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from fusiond_stitching.analysis.plan import (
     BoxChunk,
@@ -35,36 +35,40 @@ def required(user: HloInstruction, place: int, operand: HloInstruction, chunk: C
         return chunk if same and operand.elements == user.elements else whole(operand.dims)
     if user.elementwise:
         return chunk
-    return _RULES.get(user.opcode, _passed)(user, place, operand, chunk.splits)
+    return BoxChunk(tuple(_required(user, place, operand, chunk.splits)))
 
 
-def _of_broadcast(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
-    return BoxChunk(tuple(splits[at] for at in user.attributes["dimensions"]))
+def _required(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> Iterable[Split]:
+    whole, numbers = [Split(dim) for dim in operand.dims], user.attributes.get("dimensions", ())
+    match user.opcode:
+        case "broadcast":
+            return [splits[at] for at in numbers]
+        case "transpose":
+            own = dict(zip(numbers, splits, strict=True))
+            return [own[at] for at in range(len(whole))]
+        case "reduce":
+            kept = iter(splits)
+            return [each if at in numbers else next(kept) for at, each in enumerate(whole)]
+        case "window":
+            passed = windows.passed(user.attributes)
+            return [splits[at] if passed[at] else each for at, each in enumerate(whole)]
+        case "reshape":
+            return _reshaped(user, operand, splits)
+        case "dot":
+            return _of_dot(user, place, operand, splits)
+        case "gather":
+            return _gathered(user, place, operand, splits)
+        case "scatter":
+            return _scattered(user, place, operand, splits)
+    return _passed(user, operand, splits)
 
 
-def _of_transpose(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
-    found = [Split(dim) for dim in operand.dims]
-    for at, source in enumerate(user.attributes["dimensions"]):
-        found[source] = splits[at]
-    return BoxChunk(tuple(found))
-
-
-def _of_reduce(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
-    kept, reduced = iter(splits), user.attributes["dimensions"]
-    return BoxChunk(tuple(Split(dim) if at in reduced else next(kept) for at, dim in enumerate(operand.dims)))
-
-
-def _of_window(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
-    passed = windows.passed(user.attributes)
-    return BoxChunk(tuple(splits[at] if passed[at] else Split(dim) for at, dim in enumerate(operand.dims)))
-
-
-def _passed(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
+def _passed(user: HloInstruction, operand: HloInstruction, splits: Sequence[Split]) -> list[Split]:
     """Operations with one operand dimension per result dimension: cut where nothing shifts, whole elsewhere."""
     attributes = user.attributes
     opcode = user.opcode
     if len(operand.dims) != len(splits):
-        return whole(operand.dims)
+        return [Split(dim) for dim in operand.dims]
     shifted: Sequence[bool]
     if opcode == "concatenate":
         shifted = [at == attributes["dimension"] for at in range(len(splits))]
@@ -78,15 +82,13 @@ def _passed(user: HloInstruction, place: int, operand: HloInstruction, splits: S
         shifted = [operand.dims[at] != user.dims[at] for at in range(len(splits))]
     else:
         shifted = [True] * len(splits)
-    return BoxChunk(
-        tuple(
-            Split(dim) if moved or dim != user.dims[at] else splits[at]
-            for at, (dim, moved) in enumerate(zip(operand.dims, shifted, strict=True))
-        )
-    )
+    return [
+        Split(dim) if moved or dim != user.dims[at] else splits[at]
+        for at, (dim, moved) in enumerate(zip(operand.dims, shifted, strict=True))
+    ]
 
 
-def _of_dot(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
+def _of_dot(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> list[Split]:
     side = ("lhs", "rhs")[place]
     batch = user.attributes[f"{side}_batch"]
     sums = user.attributes[f"{side}_contracting"]
@@ -97,16 +99,16 @@ def _of_dot(user: HloInstruction, place: int, operand: HloInstruction, splits: S
         found[own] = splits[at]
     for at, own in enumerate(free):
         found[own] = splits[first + at]
-    return BoxChunk(tuple(found))
+    return found
 
 
-def _gathered(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
+def _gathered(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> list[Split]:
     attributes = user.attributes
     offsets = attributes["offset_dims"]
     if place == 1:
         batch = iter([each for at, each in enumerate(splits) if at not in offsets])
         vector = attributes["index_vector_dim"]
-        return BoxChunk(tuple(Split(dim) if at == vector else next(batch) for at, dim in enumerate(operand.dims)))
+        return [Split(dim) if at == vector else next(batch) for at, dim in enumerate(operand.dims)]
     gone = attributes["collapsed_slice_dims"] + attributes["operand_batching_dims"]
     window = iter(offsets)
     found = []
@@ -116,12 +118,12 @@ def _gathered(user: HloInstruction, place: int, operand: HloInstruction, splits:
             continue
         result = next(window)
         found.append(splits[result] if attributes["slice_sizes"][at] == dim else Split(dim))
-    return BoxChunk(tuple(found))
+    return found
 
 
-def _scattered(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
+def _scattered(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> list[Split]:
     if place == 0:
-        return BoxChunk(tuple(splits))
+        return list(splits)
     attributes, dims = user.attributes, user.dims
     found = [Split(dim) for dim in operand.dims]
     if place == 2:
@@ -130,13 +132,13 @@ def _scattered(user: HloInstruction, place: int, operand: HloInstruction, splits
         for at, target in zip(attributes["update_window_dims"], kept, strict=True):
             if operand.dims[at] == dims[target]:
                 found[at] = splits[target]
-    return BoxChunk(tuple(found))
+    return found
 
 
 # --- reshape --------------------------------------------------------------------------------------------
 
 
-def _reshaped(user: HloInstruction, place: int, operand: HloInstruction, splits: Sequence[Split]) -> BoxChunk:
+def _reshaped(user: HloInstruction, operand: HloInstruction, splits: Sequence[Split]) -> list[Split]:
     """The operand's part: dimensions that are merged or taken apart pass a split that is a run of the merged one."""
     dims, source = user.dims, operand.dims
     found = [Split(dim) for dim in source]
@@ -148,7 +150,7 @@ def _reshaped(user: HloInstruction, place: int, operand: HloInstruction, splits:
         cut = _cut([source[at] for at in theirs], parts, stride)
         for at, split in zip(theirs, cut or (), strict=False):
             found[at] = split
-    return BoxChunk(tuple(found))
+    return found
 
 
 def _as_run(dims: Sequence[tuple[int, Split]]) -> tuple[int, int] | None:
@@ -187,18 +189,6 @@ def _cut(dims: Sequence[int], parts: int, stride: int) -> list[Split] | None:
     if left != 1:
         return None
     return numbered(dims, counts, stride)
-
-
-_RULES: Mapping[str, Callable[[HloInstruction, int, HloInstruction, Sequence[Split]], BoxChunk]] = {
-    "reshape": _reshaped,
-    "broadcast": _of_broadcast,
-    "transpose": _of_transpose,
-    "reduce": _of_reduce,
-    "dot": _of_dot,
-    "window": _of_window,
-    "gather": _gathered,
-    "scatter": _scattered,
-}
 
 
 # --- putting requirements together ----------------------------------------------------------------------

@@ -30,12 +30,7 @@ def divisors(number: int) -> tuple[int, ...]:
 def space(dims: tuple[int, ...], *, middle: bool = False) -> Iterator[ChunkSchedule]:
     """Every legal schedule of a tensor (section 4.1): split_dim, sword and sched_type; `middle` adds the fourth
     type."""
-    kinds = (
-        (ScheduleKind.ROW, ScheduleKind.COLUMN, ScheduleKind.MIDDLE)
-        if middle
-        else (ScheduleKind.ROW, ScheduleKind.COLUMN)
-    )
-    for kind in kinds:
+    for kind in (ScheduleKind.ROW, ScheduleKind.COLUMN, *([ScheduleKind.MIDDLE] if middle else [])):
         for split_dim, dim in enumerate(dims):
             for sword in divisors(dim) if dim else (1,):
                 yield ChunkSchedule(split_dim, sword, kind)
@@ -60,14 +55,10 @@ def candidates(dims: tuple[int, ...], wanted: int, middle: bool) -> tuple[tuple[
     chosen: dict[Chunk, tuple[ChunkSchedule, Chunk, int]] = {}
     for step in STEPS:
         for each in ways.values():
-            near = min(each, key=lambda one: (_distance(one[2], wanted * 2.0**step), one[2]))
+            near = min(each, key=lambda one: (abs(math.log2(one[2] / (wanted * 2.0**step))), one[2]))
             chosen.setdefault(near[1], near)
     kept = list(chosen.values())
     return (*kept, (single, whole(dims), 1))
-
-
-def _distance(blocks: int, wanted: float) -> float:
-    return abs(math.log2(blocks / wanted))
 
 
 def flat(elements: int, size: int) -> ChunkSchedule:

@@ -91,8 +91,8 @@ def _in_place(
     is taken, the overwritten one among them."""
     if buffer.in_place_of is None:
         return -1
-    earlier = next((each for each in alive if _overwritten(each, buffer)), None)
-    if earlier is None:
+    earlier = next((each for each in alive if each.name == buffer.in_place_of), None)
+    if earlier is None or earlier.size_bytes != buffer.size_bytes or earlier.last != buffer.first:
         return -1
     start, end = offsets[earlier.name], offsets[earlier.name] + buffer.size_bytes
     own = spans.index((start, end))
@@ -108,12 +108,6 @@ def _first_fit(size_bytes: int, spans: Iterable[tuple[int, int]]) -> int:
         if end > at:
             at = -(-end // ALIGNMENT) * ALIGNMENT
     return at
-
-
-def _overwritten(earlier: SharedBuffer, later: SharedBuffer) -> bool:
-    """The later one may be written in place of the earlier one, at the very same offset."""
-    fits = earlier.size_bytes == later.size_bytes and earlier.last == later.first
-    return later.in_place_of == earlier.name and fits
 
 
 def relieved(buffers: Sequence[SharedBuffer], limit: int, victims: Sequence[str]) -> list[str]:

@@ -16,9 +16,7 @@ from fusiond_stitching.analysis import shared_memory
 from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup, reach
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
-    BoxChunk,
     Chunk,
-    FlatChunk,
     Global,
     Home,
     LaneExchange,
@@ -270,8 +268,9 @@ class _Planner:
             if name not in crossing or name in spilled:
                 continue
             instruction = self.module[name]
-            size = chunk_bytes(instruction, self.chunks[name])
-            own = self._unique(name)
+            # No two blocks compute the same chunk, so a block finds its own values in global memory.
+            chunk = self.chunks[name]
+            size, own = chunk_bytes(instruction, chunk), self.candidate.blocks == chunk.parts
             if name in self.stored and own:
                 free.append(("global", name, size))
             elif not self.values.must(instruction):
@@ -279,11 +278,6 @@ class _Planner:
             elif self.policy.spill and own:
                 spill.append(("global", name, size))
         return [*free, *cheap, *expensive] or sorted(spill, key=lambda each: -each[2])
-
-    def _unique(self, name: str) -> bool:
-        """No two blocks compute the same chunk, so a block finds its own values in global memory."""
-        chunk = self.chunks[name]
-        return self.candidate.blocks == (chunk.parts if isinstance(chunk, BoxChunk | FlatChunk) else 1)
 
     # --- reductions ---
 

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from fusiond_stitching.analysis.plan import Global, Home, Stage, StageResult, StitchedKernel
+from fusiond_stitching.analysis.plan import Global, StageResult, StitchedKernel
 from fusiond_stitching.frontend.graph import Computation, HloInstruction, HloModule
 from fusiond_stitching.frontend.scan_loop import Loop
 
@@ -45,7 +45,11 @@ class _Outlining:
             programs = []
             for each in phase.programs:
                 self.numbers = {}  # each is a function of its own
-                stages = tuple(self._stage(stage) for stage in each.stages)
+                stages = tuple(
+                    (stage.chunk, stage.dims, stage.barrier, stage.reduction, stage.sweep, stage.place,
+                     tuple(self._result(result) for result in stage.results))
+                    for stage in each.stages
+                )  # fmt: skip
                 held = tuple(self._node(name) for name in each.rows.held) if each.rows else ()
                 rows = dataclasses.replace(each.rows, held=()) if each.rows else None
                 turned = tuple(self._node(name) for name in each.tile.reads) if each.tile else ()
@@ -59,16 +63,10 @@ class _Outlining:
         rank = tuple(sorted(range(len(names)), key=lambda at: self.module.argument_order[names[at]]))
         return Outline((kernel.threads, kernel.grid, kernel.shared_bytes, tuple(phases), rank), names)
 
-    def _stage(self, stage: Stage) -> object:
-        own = tuple(self._result(each) for each in stage.results)
-        return (stage.chunk, stage.dims, stage.barrier, stage.reduction, stage.sweep, stage.place, own)
-
     def _result(self, result: StageResult) -> object:
         number = self._node(result.instruction)
-        return (number, tuple(self._home(each) for each in result.homes))
-
-    def _home(self, home: Home) -> object:
-        return ("global", self._buffer(home.buffer)) if isinstance(home, Global) else home
+        homes = (("global", self._buffer(each.buffer)) if isinstance(each, Global) else each for each in result.homes)
+        return (number, tuple(homes))
 
     def _buffer(self, name: str) -> int:
         return self.buffers.setdefault(name, len(self.buffers))
@@ -82,24 +80,21 @@ class _Outlining:
                 stack.pop()
                 continue
             instruction = self.module[each]
-            inside = each == name or not self._read_from_buffer(each)
+            buffered = each in self.available or each in self.stored or instruction.opcode == "parameter"
+            inside = each == name or not buffered
             waiting = [operand for operand in instruction.operands if operand not in self.numbers] if inside else []
             if waiting:
                 stack += reversed(waiting)
                 continue
             self.numbers[stack.pop()] = len(self.nodes)
-            self.nodes.append(self._described(instruction) if inside else self._leaf(instruction))
+            own: tuple[object, ...]
+            if inside:
+                operands = tuple(self.numbers[operand] for operand in instruction.operands)
+                own = (instruction.opcode, operands, _attributes(instruction))
+            else:
+                own = (self._buffer(self.module.buffer_of(each)),)
+            self.nodes.append((instruction.dtype, instruction.dims, *own))
         return self.numbers[name]
-
-    def _read_from_buffer(self, name: str) -> bool:
-        return name in self.available or name in self.stored or self.module[name].opcode == "parameter"
-
-    def _leaf(self, instruction: HloInstruction) -> object:
-        return (self._buffer(self.module.buffer_of(instruction.name)), instruction.dtype, instruction.dims)
-
-    def _described(self, instruction: HloInstruction) -> object:
-        operands = tuple(self.numbers[each] for each in instruction.operands)
-        return (instruction.opcode, instruction.dtype, instruction.dims, operands, _attributes(instruction))
 
 
 def _attributes(instruction: HloInstruction) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 
 from fusiond.model.codegen.code import Code, cpp
 from fusiond_stitching.analysis.indexing import delinear
@@ -14,29 +15,20 @@ from fusiond_stitching.codegen.elemental import type_of
 from fusiond_stitching.codegen.loop_nests import kept
 from fusiond_stitching.codegen.reduction import BARRIER, groups
 from fusiond_stitching.codegen.row_cursor import ALWAYS
-from fusiond_stitching.codegen.row_memory import RowMemory
-from fusiond_stitching.codegen.row_reductions import RowReductions, RowTotal
+from fusiond_stitching.codegen.row_reductions import RowParts, RowTotal
 from fusiond_stitching.codegen.scope import Scope
 
 
-class ColumnSums:
-    """`stages`: those whose results are a number for each column and block, in order."""
-
-    def __init__(self, reductions: RowReductions, memory: RowMemory, stages: Collection[Stage]) -> None:
-        self.reductions = reductions
-        self.elemental = reductions.elemental
-        self.module = reductions.module
-        self.at = reductions.at
-        self.workspaces = reductions.workspaces
-        self.memory = memory
-        self.stages = stages
-        self.totals: dict[str, RowTotal] = {}
+@dataclass
+class ColumnSums(RowParts):
+    stages: Collection[Stage]  #: Those whose results are a number for each column and block, in order
+    totals: dict[str, RowTotal] = field(default_factory=dict)
 
     def begin(self, scope: Scope) -> None:
         """Sums of all columns that a thread holds."""
         for stage in self.stages:
             for group in groups(self.module, stage) if stage.reduction is not None else ():
-                self.totals[group.members[0].name] = self.reductions.array(scope, group, self.at.rows.per_thread)
+                self.totals[group.members[0].name] = self.array(scope, group, self.at.rows.per_thread)
 
     def _sums_at(self, scope: Scope, total: RowTotal) -> list[Code]:
         at = scope.index(self.at.held)
@@ -96,12 +88,12 @@ class ColumnSums:
             scope.comment(f"{self.module[result.instruction]}{kept(result)}")
         with self.at.columns(scope, RowPlace.COLUMN) as (packing, element):
             for total in self.totals.values():
-                names = self.reductions.with_init(element, total.group, self._sums_at(element, total))
+                names = self.with_init(element, total.group, self._sums_at(element, total))
                 for each in total.group.members:
                     found = names[each.attributes["result"]]
                     element.remember(each.name, delinear(self.at.place, each.dims), found)
             for result in results:
                 if result.stored is not None:
-                    value = self.reductions.value(element, result.instruction)
+                    value = self.value(element, result.instruction)
                     written = element.stored(type_of(self.module[result.instruction]), value)
                     self.memory.store(packing, element, result, written)

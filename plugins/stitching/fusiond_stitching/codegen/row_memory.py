@@ -69,17 +69,16 @@ class RowMemory:
         if name in self.piece_totals and position == at.piece:
             return cpp("{}[{}]", self.piece_totals[name], scope.index(at.own * at.rows.run + at.of_run))
         if name in self.kept and at.packing is not None and position == at.place:
-            return self._held_place(scope, name, at.packing) if name in at.rows.held else self._kept_place(scope, name)
+            if name in at.rows.held:
+                return self._held_place(scope, name, at.packing)
+            # A value that a sweep has computed; none where it is this one that computes it.
+            return cpp("{}[{}]", self.kept[name], scope.index(at.held)) if name in self.filled else None
         if name not in self.available:
             return None
         pack = self._pack_of(position)
         if pack is not None:
             return cpp("{}.at[{}]", self._loaded_pack(name, pack), scope.index(at.element))
         return cpp("{}[{}]", self._buffer(name), scope.index(position))
-
-    def _kept_place(self, scope: Scope, name: str) -> Code | None:
-        """A value that a sweep has computed; None where it is this one that computes it."""
-        return cpp("{}[{}]", self.kept[name], scope.index(self.at.held)) if name in self.filled else None
 
     def _held_place(self, scope: Scope, name: str, packing: Scope) -> Code:
         """A value that is read from global memory once, when it is first asked for."""

@@ -15,7 +15,8 @@ from fusiond_stitching.analysis.row_workspaces import Workspace
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.elemental import Elemental
 from fusiond_stitching.codegen.reduction import BARRIER, ReduceGroup, loads, shuffled, shuffles
-from fusiond_stitching.codegen.row_cursor import RowCursor, unrolled
+from fusiond_stitching.codegen.row_cursor import unrolled
+from fusiond_stitching.codegen.row_memory import RowMemory
 from fusiond_stitching.codegen.scope import Scope
 
 _ZERO = Code("0")
@@ -29,22 +30,60 @@ class RowTotal:
     names: list[Code]
 
 
-class RowReductions:
-    def __init__(self, elemental: Elemental, at: RowCursor, workspaces: Mapping[str, Workspace]) -> None:
-        self.elemental = elemental
-        self.module = elemental.module
-        self.at = at
-        self.workspaces = workspaces
+@dataclass
+class RowParts:
+    """What all ways to put parts together share."""
+
+    elemental: Elemental
+    memory: RowMemory
+    workspaces: Mapping[str, Workspace]
+
+    def __post_init__(self) -> None:
+        self.module = self.elemental.module
+        self.at = self.memory.at
 
     def value(self, scope: Scope, name: str) -> Code:
         """The value of an instruction at the present column."""
         return self.elemental.value(scope, name, delinear(self.at.place, self.module[name].dims))
 
-    def begin(self, scope: Scope, group: ReduceGroup) -> RowTotal:
+    def single(self, scope: Scope, group: ReduceGroup) -> RowTotal:
+        """A variable for each value."""
         first = [group.identity or semantics.literal(kind, 0) for kind in group.kinds]
         names = [scope.mutable(kind, "total", value) for kind, value in zip(group.kinds, first, strict=True)]
         return RowTotal(group, names)
 
+    def with_init(self, scope: Scope, group: ReduceGroup, names: list[Code]) -> list[Code]:
+        """The totals with the init values, which count once."""
+        if all(self._neutral(group, init.name) for init in group.inits):
+            return names
+        started = []
+        for kind, init in zip(group.kinds, group.inits, strict=True):
+            started.append(scope.mutable(kind, "reduce", self.elemental.value(scope, init.name, ())))
+        group.combine(self.elemental, scope, started, names)
+        return started
+
+    def _neutral(self, group: ReduceGroup, init: str) -> bool:
+        instruction = self.module[init]
+        if instruction.opcode != "constant" or group.identity is None:
+            return False
+        return semantics.literal(group.kinds[0], instruction.attributes["values"][0]) == group.identity
+
+    def array(self, scope: Scope, group: ReduceGroup, count: int) -> RowTotal:
+        """An array of what so many columns are reduced to, for each value."""
+        for member in group.members:
+            scope.comment(f"{member}")
+        arrays = [scope.function.fresh("sums") for _ in group.kinds]
+        for kind, array in zip(group.kinds, arrays, strict=True):
+            scope.line(cpp("{} {}[{}];", kind.value, array, count))
+        assert group.neutral is not None
+        name = scope.function.fresh("i")
+        with scope.block(unrolled(name, "0", count)) as inner:
+            for array, neutral in zip(arrays, group.neutral, strict=True):
+                inner.line(cpp("{}[{}] = {};", array, name, neutral))
+        return RowTotal(group, arrays)
+
+
+class RowReductions(RowParts):
     def accumulate(self, scope: Scope, total: RowTotal, values: list[Code]) -> None:
         group = total.group
         first = [each for each in (self.at.step, self.at.element) if each.fixed is None]
@@ -119,33 +158,3 @@ class RowReductions:
                 scope.line(cpp("{}* const {} = {} + {};", kind.memory, name, whole, parity))
             found.append(name)
         return found
-
-    def with_init(self, scope: Scope, group: ReduceGroup, names: list[Code]) -> list[Code]:
-        """The totals with the init values, which count once."""
-        if all(self._neutral(group, init.name) for init in group.inits):
-            return names
-        started = []
-        for kind, init in zip(group.kinds, group.inits, strict=True):
-            started.append(scope.mutable(kind, "reduce", self.elemental.value(scope, init.name, ())))
-        group.combine(self.elemental, scope, started, names)
-        return started
-
-    def _neutral(self, group: ReduceGroup, init: str) -> bool:
-        instruction = self.module[init]
-        if instruction.opcode != "constant" or group.identity is None:
-            return False
-        return semantics.literal(group.kinds[0], instruction.attributes["values"][0]) == group.identity
-
-    def array(self, scope: Scope, group: ReduceGroup, count: int) -> RowTotal:
-        """An array of what so many columns are reduced to, for each value."""
-        for member in group.members:
-            scope.comment(f"{member}")
-        arrays = [scope.function.fresh("sums") for _ in group.kinds]
-        for kind, array in zip(group.kinds, arrays, strict=True):
-            scope.line(cpp("{} {}[{}];", kind.value, array, count))
-        assert group.neutral is not None
-        name = scope.function.fresh("i")
-        with scope.block(unrolled(name, "0", count)) as inner:
-            for array, neutral in zip(arrays, group.neutral, strict=True):
-                inner.line(cpp("{}[{}] = {};", array, name, neutral))
-        return RowTotal(group, arrays)

@@ -87,11 +87,11 @@ class RowSweeps:
         self._memory = RowMemory(module, program, self._at, available, pointers)
         self._elemental = Elemental(module, self._memory, STEPS)
         self._workspaces = workspaces(module, program, threads)
-        self._reductions = RowReductions(self._elemental, self._at, self._workspaces)
-        self._runs = RunReductions(self._reductions, self._memory)
+        parts = (self._elemental, self._memory, self._workspaces)
+        self._reductions, self._runs = RowReductions(*parts), RunReductions(*parts)
         self._sweeps = _sweeps(module, program, self._rows)
         columns = [stage for sweep in self._sweeps for stage in sweep.columns]
-        self._columns = ColumnSums(self._reductions, self._memory, columns)
+        self._columns = ColumnSums(*parts, columns)
 
     def write(self, scope: Scope, block: str) -> None:
         """All of it; `block` is the variable that holds the block's number inside the program."""
@@ -118,7 +118,7 @@ class RowSweeps:
 
     def _sweep(self, scope: Scope, sweep: _Sweep) -> None:
         """A loop over the row, and what comes behind it."""
-        totals = [self._reductions.begin(scope, group) for group in self._groups(sweep.reduces)]
+        totals = [self._reductions.single(scope, group) for group in self._groups(sweep.reduces)]
         pieces = {group.members[0].name: self._runs.begin(scope, group) for group in self._groups(sweep.pieces)}
         self._loop(scope, sweep, totals, pieces)
         self._reductions.exchange(scope, totals)

@@ -14,23 +14,14 @@ from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.elemental import Indices, type_of
 from fusiond_stitching.codegen.reduction import BARRIER, ReduceGroup, loads, shuffles
 from fusiond_stitching.codegen.row_cursor import unrolled
-from fusiond_stitching.codegen.row_memory import RowMemory
-from fusiond_stitching.codegen.row_reductions import RowReductions, RowTotal
+from fusiond_stitching.codegen.row_reductions import RowParts, RowTotal
 from fusiond_stitching.codegen.scope import Scope
 
 
-class RunReductions:
-    def __init__(self, reductions: RowReductions, memory: RowMemory) -> None:
-        self.reductions = reductions
-        self.elemental = reductions.elemental
-        self.module = reductions.module
-        self.at = reductions.at
-        self.workspaces = reductions.workspaces
-        self.memory = memory
-
+class RunReductions(RowParts):
     def begin(self, scope: Scope, group: ReduceGroup) -> RowTotal:
         """A sum for each column of a pack."""
-        return self.reductions.array(scope, group, self.at.rows.pack)
+        return self.array(scope, group, self.at.rows.pack)
 
     def accumulate(self, scope: Scope, total: RowTotal, values: list[Code]) -> None:
         sums = [cpp("{}[{}]", name, scope.index(self.at.element)) for name in total.names]
@@ -97,17 +88,17 @@ class RunReductions:
                 with each.block(cpp("for (int {} = 1; {} < {}; ++{})", warp, warp, warps, warp)) as inner:
                     others = loads(inner, [kind], [cpp("{}[{} + {} * {}]", parts, place, warp, rows.run)])
                     total.group.combine(self.elemental, inner, [sum_], others)
-            (whole,) = self.reductions.with_init(each, total.group, [sum_])
+            (whole,) = self.with_init(each, total.group, [sum_])
             each.line(cpp("{}[{}] = {};", found, at, each.stored(kind, whole)))
         return found
 
     def fold(self, scope: Scope, group: ReduceGroup) -> None:
         """A row's pieces become one number, in every thread: they are few."""
-        total = self.reductions.begin(scope, group)
+        total = self.single(scope, group)
         with self.at.columns_of_run(scope, "0", 1) as inner:
             value = self.elemental.value(inner, group.operands[0].name, self._piece_indices(group.operands[0].name))
             group.combine(self.elemental, inner, total.names, [value])
-        (name,) = self.reductions.with_init(scope, group, total.names)
+        (name,) = self.with_init(scope, group, total.names)
         scope.remember(group.members[0].name, delinear(self.at.row, group.members[0].dims), name)
 
     def store(self, scope: Scope, result: StageResult) -> None:

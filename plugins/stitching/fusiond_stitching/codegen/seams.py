@@ -40,25 +40,17 @@ def _dot(module: HloModule, launch: str, dot: HloInstruction) -> Seam:
 
 
 def _product(module: HloModule, dot: HloInstruction) -> str:
-    a, b = (_shape(each) for each in module.operands(dot))
+    a, b = (each.shape for each in module.operands(dot))
     pairs = [
-        f"{what} {_set(dot.attributes[f'lhs_{key}'])} with {_set(dot.attributes[f'rhs_{key}'])}"
-        for what, key in (("contracting", "contracting"), ("batch", "batch"))
+        f"{key} {_set(dot.attributes[f'lhs_{key}'])} with {_set(dot.attributes[f'rhs_{key}'])}"
+        for key in ("contracting", "batch")
         if dot.attributes[f"lhs_{key}"]
     ]
-    return ", ".join([f"dot {_shape(dot)} = {a} x {b}", *pairs])
+    return ", ".join([f"dot {dot.shape} = {a} x {b}", *pairs])
 
 
 def _set(dimensions: Sequence[int]) -> str:
     return f"{{{','.join(map(str, dimensions))}}}"
-
-
-def _shape(instruction: HloInstruction) -> str:
-    return f"{instruction.dtype}[{','.join(map(str, instruction.dims))}]"
-
-
-def _pointers(launch: Launch) -> set[str]:
-    return {each.buffer for each in launch.arguments if isinstance(each, Pointer)}
 
 
 # --- foreign calls --------------------------------------------------------------------------------------
@@ -68,7 +60,7 @@ def _calls(module: HloModule, launches: Sequence[Launch]) -> dict[str, int]:
     """Call -> the launch before which it must be done (their number: after the last), in topological order."""
     first: dict[str, int] = {}
     for at, each in reversed(list(enumerate(launches))):
-        first.update(dict.fromkeys(_pointers(each), at))
+        first.update({argument.buffer: at for argument in each.arguments if isinstance(argument, Pointer)})
     done: dict[str, int] = {}
     leaves = [name for name in module.number if name in module.foreign and module[name].opcode != "input"]
     for name in reversed(leaves):
@@ -112,7 +104,7 @@ def _buffered(module: HloModule, name: str) -> bool:
 
 def _told(module: HloModule, instruction: HloInstruction, base: str) -> str:
     """A value's shape, and what it is where it has no buffer."""
-    shape = _shape(instruction)
+    shape = instruction.shape
     if _buffered(module, base):
         return shape
     if module[base].opcode == "constant":

@@ -154,35 +154,29 @@ _BEYOND: Mapping[str, tuple[str, str]] = {
 
 # --- unary ----------------------------------------------------------------------------------------------
 
+_SAME = (
+    "log",
+    "sqrt",
+    "rsqrt",
+    "cbrt",
+    "tan",
+    "tanh",
+    "erf",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atanh",
+    "cosh",
+    "sinh",
+)
 _REAL: Mapping[str, str] = {
-    "exponential": "exp",
-    "exponential-minus-one": "expm1",
-    "log": "log",
-    "log-plus-one": "log1p",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
-    "cbrt": "cbrt",
-    "sine": "sin",
-    "cosine": "cos",
-    "tan": "tan",
-    "tanh": "tanh",
-    "erf": "erf",
-    "acos": "acos",
-    "acosh": "acosh",
-    "asin": "asin",
-    "asinh": "asinh",
-    "atanh": "atanh",
-    "cosh": "cosh",
-    "sinh": "sinh",
-}
+    "exponential": "exp", "exponential-minus-one": "expm1", "log-plus-one": "log1p", "sine": "sin", "cosine": "cos",
+    **{name: name for name in _SAME},
+}  # fmt: skip
 """Opcode -> C function of a double; with f of a float."""
 
-_EXACT: Mapping[str, str] = {
-    "ceil": "ceil",
-    "floor": "floor",
-    "round-nearest-afz": "round",
-    "round-nearest-even": "rint",
-}
+_EXACT = {"ceil": "ceil", "floor": "floor", "round-nearest-afz": "round", "round-nearest-even": "rint"}
 """The same, for results that need no rounding."""
 
 
@@ -242,24 +236,9 @@ def _unary_integer(functions: Functions, opcode: str, kind: Type, a: Code) -> Co
 
 # --- binary ---------------------------------------------------------------------------------------------
 
-_OPERATORS: Mapping[str, str] = {
-    "add": "+",
-    "subtract": "-",
-    "multiply": "*",
-    "divide": "/",
-    "and": "&",
-    "or": "|",
-    "xor": "^",
-}
-_LOGIC: Mapping[str, str] = {
-    "and": "&&",
-    "multiply": "&&",
-    "minimum": "&&",
-    "or": "||",
-    "add": "||",
-    "maximum": "||",
-    "xor": "!=",
-}
+_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "and": "&", "or": "|", "xor": "^"}
+_LOGIC = {"xor": "!=", **dict.fromkeys(("and", "multiply", "minimum"), "&&"),
+          **dict.fromkeys(("or", "add", "maximum"), "||")}  # fmt: skip
 
 
 def binary(functions: Functions, opcode: str, kind: Type, a: Code, b: Code) -> Code:
@@ -282,12 +261,8 @@ def _binary_float(functions: Functions, opcode: str, kind: Type, a: Code, b: Cod
         line = f"return a != a || a {sign} b ? a : b;  // NaN if either is"
         # When b is NaN, `a > b` is false and b it is.
         return call(functions.define(kind.value, f"{opcode}_{_wide(kind)}", _two(kind), line), a, b)
-    if opcode == "remainder":
-        return rounded(functions, kind, cpp("fmod{}({}, {})", f, a, b))
-    if opcode == "power":
-        return rounded(functions, kind, cpp("pow{}({}, {})", f, a, b))
-    if opcode == "atan2":
-        return rounded(functions, kind, cpp("atan2{}({}, {})", f, a, b))
+    if name := {"remainder": "fmod", "power": "pow", "atan2": "atan2"}.get(opcode):
+        return rounded(functions, kind, cpp("{}{}({}, {})", name, f, a, b))
     raise NoCode(f"{opcode} of {kind.name} is not supported")
 
 
@@ -398,38 +373,20 @@ def convert(functions: Functions, source: Type, target: Type, a: Code) -> Code:
         return cpp("({} != {})", a, literal(source, 0))
     if target.kind == "float":
         value = a if source.value == target.value else cpp("({}){}", target.value, a)
-        return value if _holds(target, source) else rounded(functions, target, value)
+        # Every truth value is a number of a narrow type, and wide types are computed in their own precision.
+        return value if not target.narrow_float or source.kind == "pred" else rounded(functions, target, value)
     if source.kind != "float":
         return cpp("({}){}", target.value, a)
-    wide = _wide(source)
+    low, high = dtypes.whole_numbers(target.program)
+    wide = TYPES["f64" if source.bits == 64 else "f32"]  # every float holds exactly the powers of two that do not fit
     lines = (
         "if (value != value) return 0;",
-        f"if (value <= {_bound(source, target, low=True)}) return {_limit(target, low=True)};",
-        f"if (value >= {_bound(source, target, low=False)}) return {_limit(target, low=False)};",
+        f"if (value <= {literal(wide, float(low))}) return {literal(target, low)};",
+        f"if (value >= {literal(wide, float(high + 1))}) return {literal(target, high)};",
         f"return ({target.value})value;",
     )
-    name = f"{wide}_to_{target.name}"
+    name = f"{_wide(source)}_to_{target.name}"
     return call(functions.define(target.value, name, (f"{source.value} value",), *lines), a)
-
-
-def _holds(target: Type, source: Type) -> bool:
-    """Every value of `source` is one of `target`, or the target is computed in its own precision."""
-    return not target.narrow_float or source.kind == "pred"
-
-
-def _limit(kind: Type, *, low: bool) -> str:
-    if low:
-        return literal(kind, -(1 << (kind.bits - 1)) if kind.kind == "signed" else 0)
-    return literal(kind, (1 << (kind.bits - (1 if kind.kind == "signed" else 0))) - 1)
-
-
-def _bound(source: Type, target: Type, *, low: bool) -> str:
-    """The power of two from which on a value does not fit: every float holds it exactly."""
-    if low:
-        value = -float(1 << (target.bits - 1)) if target.kind == "signed" else 0.0
-    else:
-        value = float(1 << (target.bits - (1 if target.kind == "signed" else 0)))
-    return literal(TYPES["f64" if source.bits == 64 else "f32"], value)
 
 
 _AS_BITS: Mapping[str, tuple[str, str]] = {

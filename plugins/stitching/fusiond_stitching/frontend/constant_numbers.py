@@ -135,29 +135,20 @@ def counts_along(given: Mapping[str, HloInstruction], name: str, depth: int = MO
         return of(each.operands[0])
     if each.opcode in ("broadcast", "reshape"):
         at = of(each.operands[0])
-        return None if at is None else _moved_dimension(given, each, at)
+        if at is None or each.opcode == "broadcast":
+            return None if at is None else int(each.attributes["dimensions"][at])
+        return kept_dimension(given[each.operands[0]].dims, at, each.dims)
     if each.opcode == "select":
         test = given[each.operands[0]]
         below = test.opcode == "compare" and test.attributes["direction"] == "LT" and of(test.operands[0]) is not None
         least = _same(given, test.operands[1]) if below else None
         return of(each.operands[2]) if least is not None and least <= 0 else None
     if each.opcode == "clamp":
-        at = of(each.operands[1])
-        return at if at is not None and _clamps_nothing(given, each, each.dims[at]) else None
+        at, low, high = of(each.operands[1]), _same(given, each.operands[0]), _same(given, each.operands[2])
+        if at is None or low is None or high is None:
+            return None
+        return at if low <= 0 and high >= each.dims[at] - 1 else None
     return None
-
-
-def _moved_dimension(given: Mapping[str, HloInstruction], each: HloInstruction, at: int) -> int | None:
-    """Where a broadcast or reshape has a dimension of its operand."""
-    if each.opcode == "broadcast":
-        return int(each.attributes["dimensions"][at])
-    return kept_dimension(given[each.operands[0]].dims, at, each.dims)
-
-
-def _clamps_nothing(given: Mapping[str, HloInstruction], clamp: HloInstruction, count: int) -> bool:
-    """Whether 0, 1, ..., count - 1 all lie between its bounds."""
-    low, high = _same(given, clamp.operands[0]), _same(given, clamp.operands[2])
-    return low is not None and high is not None and low <= 0 and high >= count - 1
 
 
 def part(given: Mapping[str, HloInstruction], name: str, dimension: int, at: int) -> str | None:
@@ -217,6 +208,12 @@ def loop_run(
             found[name].append(value)
         known = {name: values[last[name]] for name in known}
     return None
+
+
+def steps(values: Sequence[int]) -> tuple[int, int] | None:
+    """(first, step) of numbers that grow by the same amount from trip to trip."""
+    step = values[1] - values[0] if len(values) > 1 else 0
+    return (values[0], step) if list(values) == [values[0] + step * trip for trip in range(len(values))] else None
 
 
 def _followed(module: HloModule, known: Mapping[str, int]) -> list[str]:

@@ -163,8 +163,12 @@ class HloInstruction:
             operands=operands, attributes=frozen(attributes), where=self.where,
         )  # fmt: skip
 
+    @property
+    def shape(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+
     def __str__(self) -> str:
-        return f"{self.name} = {self.dtype}[{','.join(map(str, self.dims))}] {self.opcode}({', '.join(self.operands)})"
+        return f"{self.name} = {self.shape} {self.opcode}({', '.join(self.operands)})"
 
 
 def scalar(name: str, opcode: str, dtype: str, *operands: str, **attributes: Any) -> HloInstruction:

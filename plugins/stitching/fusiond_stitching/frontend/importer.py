@@ -188,7 +188,8 @@ class _Import:
         if reason or isinstance(shape, Several):
             return self._outside(raw, name, operands, reason or f"{raw.opcode} with several results")
         if raw.opcode == "reduce-window":
-            return self._reduce_window(raw, name, operands, shape)
+            source, init = (self.found[each] for each in names(operands))
+            return windows.reduced(raw, name, source, init, _scalar(self, raw), shape, self._adding(raw))
         if raw.opcode == "convolution":
             x, filters = (self.found[each] for each in names(operands))
             return windows.convolved(raw, name, x, filters, shape, self._adding(raw))
@@ -261,10 +262,6 @@ class _Import:
 
     def _applied(self, raw: Raw) -> RawComputation:
         return self._called(raw.called("to_apply"), raw.where)
-
-    def _reduce_window(self, raw: Raw, name: str, operands: list[Value], shape: ArrayShape) -> str:
-        source, init = (self.found[each] for each in names(operands))
-        return windows.reduced(raw, name, source, init, _scalar(self, raw), shape, self._adding(raw))
 
     def _adding(self, raw: Raw) -> Add:
         def add(
@@ -349,7 +346,8 @@ class _Import:
         graph = self._with_scans(graph, frames)
         roots = [*graph.outputs, *parameters, *self.effects]
         live = reached(roots, lambda name: graph.instructions[name].operands)
-        gone = {frame for call in self.loops if not self._is_left(call, graph) for frame in self.loops[call]}
+        left = {graph.instructions[each].attributes.get("call") for each in graph.foreign}  # what a library runs
+        gone = {frame for call, frames_ in self.loops.items() if call not in left for frame in frames_}
         return HloModule(
             name=name,
             instructions=topological(each for each in graph.instructions.values() if each.name in live),
@@ -372,10 +370,6 @@ class _Import:
         graph = passes.again(dataclasses.replace(graph, instructions=found, foreign=foreign))
         joined = scan_users.with_users(graph.instructions, foreign, graph.outputs)
         return dataclasses.replace(graph, instructions=joined, foreign=foreign)
-
-    def _is_left(self, call: str, graph: passes.HloGraph) -> bool:
-        """Whether a library runs this loop."""
-        return any(graph.instructions[each].attributes.get("call") == call for each in graph.foreign)
 
 
 def _target(raw: Raw) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.building import Builder
+from fusiond_stitching.frontend.constant_numbers import steps
 from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule, reached
 
 MOVED = frozenset({"broadcast", "transpose", "reshape", "slice", "reverse", "concatenate", "iota", "dynamic-slice"})
@@ -94,8 +95,9 @@ class Maps(Builder):
         dims = (self.trips, *each.dims)
         if each.name in self.numbers:
             return self._number(each)
-        if each.name in self.laid:
-            return self._laid(each)
+        if each.name in self.laid:  # the states of all trips
+            last, result = self.laid[each.name]
+            return self._in_front(result, last, self.body[last.operands[1]], last.operands[2:], each.dims)
         if each.opcode == "constant":
             source = self.add("constant", each.dtype, each.dims, **each.attributes)
             return self._spread(source, each.dtype, each.dims)
@@ -103,8 +105,9 @@ class Maps(Builder):
             if each.name in self.fixed:
                 return self._spread(self.fixed[each.name].name, each.dtype, each.dims)
             return self._before(each)
-        if each.opcode == "dynamic-slice":
-            return self._sliced(each)
+        if each.opcode == "dynamic-slice":  # a piece for each trip of what no trip changes
+            given = self.fixed.get(each.operands[0])
+            return self._in_front(given, given, each, each.operands[1:], each.dims) if given else None
         if each.opcode == "dot":
             return self._product(each)
         if each.opcode not in ELEMENTWISE and each.opcode not in MOVED:
@@ -159,29 +162,15 @@ class Maps(Builder):
 
     def _number(self, each: HloInstruction) -> str | None:
         """A whole number that grows by the same amount from trip to trip."""
-        values = self.numbers[each.name]
-        step = values[1] - values[0] if len(values) > 1 else 0
-        if each.dtype == "pred" or list(values) != [values[0] + step * trip for trip in range(self.trips)]:
+        found_steps = steps(self.numbers[each.name])
+        if each.dtype == "pred" or found_steps is None:
             return None
+        first, step = found_steps
         shape = (self.trips,)
         found = self.add("iota", each.dtype, shape, dimension=0)
-        for opcode, amount in (("multiply", step), ("add", values[0])):
+        for opcode, amount in (("multiply", step), ("add", first)):
             found = self.add(opcode, each.dtype, shape, found, self.number(amount, each.dtype, shape))
         return self.add("reshape", each.dtype, (self.trips, *each.dims), found) if each.dims else found
-
-    def _sliced(self, each: HloInstruction) -> str | None:
-        """A piece for each trip of what no trip changes: all of it, the trips' dimension in front."""
-        source = self.fixed.get(each.operands[0])
-        if source is None:
-            return None
-        place, order = self._piece(source, each, each.operands[1:])
-        return self._in_front(source, place, order, each.dims) if order else None
-
-    def _laid(self, each: HloInstruction) -> str | None:
-        """The states of all trips."""
-        last, result = self.laid[each.name]
-        place, order = self._piece(last, self.body[last.operands[1]], last.operands[2:])
-        return self._in_front(result, place, order, each.dims) if order else None
 
     def _before(self, each: HloInstruction) -> str | None:
         """The states before all trips, where those behind them are stored: one trip later, but for the first."""
@@ -195,8 +184,18 @@ class Maps(Builder):
         first = self.add("reshape", each.dtype, (1, *each.dims), self.begin[each.name].name)
         return self.add("concatenate", each.dtype, (self.trips, *each.dims), first, earlier, dimension=0)
 
-    def _in_front(self, source: HloInstruction, place: int, order: int, dims: tuple[int, ...]) -> str:
-        """All trips' pieces of a value, the trips' dimension in front. `dims`: of a piece."""
+    def _in_front(
+        self,
+        source: HloInstruction,
+        whole: HloInstruction,
+        part: HloInstruction,
+        starts: Sequence[str],
+        dims: tuple[int, ...],
+    ) -> str | None:
+        """All trips' pieces of a value, the trips' dimension in front. `dims`: of a piece; others as of `_piece`."""
+        place, order = self._piece(whole, part, starts)
+        if not order:
+            return None
         rest = [at for at in range(len(source.dims)) if at != place]
         turned = tuple(source.dims[at] for at in (place, *rest))
         found = self.add("transpose", source.dtype, turned, source.name, dimensions=(place, *rest))

@@ -12,12 +12,12 @@ NAME again, and what is taken out of its tuple.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
 from fusiond_stitching.frontend import windows
 from fusiond_stitching.frontend.graph import KNOWN, Computation, HloInstruction, HloModule
-from fusiond_stitching.frontend.hlo import Number
 
 _LISTS = {
     "broadcast": ("dimensions",),
@@ -66,12 +66,15 @@ class _Writer:
                 base = _base(each)
                 if base not in several:
                     several.add(base)
-                    yield f"  {base} = {_several(each, operands)} {self._call(each)}"
-                yield f"  {each.name} = {_shape(each)} get-tuple-element({base}), index={each.attributes['result']}"
+                    dims = ",".join(map(str, each.dims))
+                    shapes = ", ".join(f"{one.dtype}[{dims}]" for one in operands[: len(operands) // 2])
+                    yield f"  {base} = ({shapes}) {self._call(each)}"
+                yield f"  {each.name} = {each.shape} get-tuple-element({base}), index={each.attributes['result']}"
             else:
-                yield f"  {each.name} = {_shape(each)} {self._call(each)}"
+                yield f"  {each.name} = {each.shape} {self._call(each)}"
         names = {*module.by_name, *several}
-        root = next(each for each in _candidates("results") if each not in names)
+        candidates = itertools.chain(["results"], (f"results.{number}" for number in itertools.count(2)))
+        root = next(each for each in candidates if each not in names)
         outputs = [module[each] for each in module.outputs]
         yield f"  ROOT {root} = {_tuple(outputs)} tuple({', '.join(module.outputs)})"
 
@@ -91,33 +94,18 @@ class _Writer:
 
     def _computation(self, computation: Computation) -> str:
         """The name under which a computation stands in the text."""
-        inner = [*computation.parameters, *computation.instructions]
-        number = {each.name: f"a{place}" for place, each in enumerate(inner)}
+        inner = {each.name: each for each in (*computation.parameters, *computation.instructions)}
+        number = {name: f"a{place}" for place, name in enumerate(inner)}
         alone = len(computation.results) == 1
         lines = []
-        for each in inner:
-            root = "ROOT " if alone and each.name == computation.results[0] else ""
-            operands = ", ".join(number[name] for name in each.operands)
-            if each.opcode == "parameter":
-                operands = str(each.attributes["number"])
-            elif each.opcode == "constant":
-                operands = _literal(each)
-            attributes = [f"{name}={text}" for name, text in _attributes(each)]
-            call = ", ".join([f"{each.opcode}({operands})", *attributes])
-            lines.append(f"  {root}{number[each.name]} = {_shape(each)} {call}")
+        for name, each in inner.items():
+            root = "ROOT " if alone and name == computation.results[0] else ""
+            call = self._call(each.becoming(each.opcode, *(number[one] for one in each.operands), **each.attributes))
+            lines.append(f"  {root}{number[name]} = {each.shape} {call}")
         if not alone:
-            results = [next(each for each in inner if each.name == name) for name in computation.results]
-            names = ", ".join(number[each.name] for each in results)
-            lines.append(f"  ROOT results = {_tuple(results)} tuple({names})")
+            names = ", ".join(number[name] for name in computation.results)
+            lines.append(f"  ROOT results = {_tuple([inner[name] for name in computation.results])} tuple({names})")
         return self.computations.setdefault("\n".join(lines), f"apply{len(self.computations)}")
-
-
-def _candidates(word: str) -> Iterator[str]:
-    yield word
-    number = 2
-    while True:
-        yield f"{word}.{number}"
-        number += 1
 
 
 def _base(reduce: HloInstruction) -> str:
@@ -132,18 +120,8 @@ def _base(reduce: HloInstruction) -> str:
 # --- shapes, attributes, values -------------------------------------------------------------------------
 
 
-def _shape(instruction: HloInstruction) -> str:
-    return f"{instruction.dtype}[{','.join(map(str, instruction.dims))}]"
-
-
 def _tuple(instructions: Sequence[HloInstruction]) -> str:
-    return f"({', '.join(map(_shape, instructions))})"
-
-
-def _several(reduce: HloInstruction, operands: Sequence[HloInstruction]) -> str:
-    """The shape of all results of a variadic reduce."""
-    dims = ",".join(map(str, reduce.dims))
-    return f"({', '.join(f'{each.dtype}[{dims}]' for each in operands[: len(operands) // 2])})"
+    return f"({', '.join(each.shape for each in instructions)})"
 
 
 def _list(values: Sequence[int]) -> str:
@@ -184,7 +162,8 @@ def _attributes(instruction: HloInstruction) -> Iterator[tuple[str, str]]:
 
 
 def _literal(constant: HloInstruction) -> str:
-    return _nested(constant.dims, [_number(each) for each in constant.attributes["values"]])
+    values = constant.attributes["values"]
+    return _nested(constant.dims, [repr(each).lower() if isinstance(each, bool) else repr(each) for each in values])
 
 
 def _nested(dims: Sequence[int], values: Sequence[str]) -> str:
@@ -193,9 +172,3 @@ def _nested(dims: Sequence[int], values: Sequence[str]) -> str:
         return values[0]
     run = math.prod(dims[1:])
     return f"{{{', '.join(_nested(dims[1:], values[at * run : (at + 1) * run]) for at in range(dims[0]))}}}"
-
-
-def _number(value: Number) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return repr(value)

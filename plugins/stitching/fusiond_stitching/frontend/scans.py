@@ -50,7 +50,7 @@ def converted(
     found, left = dict(instructions), dict(foreign)
     read = {operand for each in instructions.values() for operand in each.operands} | set(outputs)
     for call, loop in loops.items():
-        results = _results_of(call, instructions)
+        results = [each for each in instructions.values() if each.opcode == "while" and each.attributes["call"] == call]
         live = {each.attributes["result"]: each for each in results if each.name in read}
         if not live:
             continue
@@ -70,10 +70,6 @@ def converted(
             elif (instead := _result(loop, known, each, made)) is not None:
                 found[each.name] = instead
     return found, left
-
-
-def _results_of(call: str, instructions: Mapping[str, HloInstruction]) -> list[HloInstruction]:
-    return [each for each in instructions.values() if each.opcode == "while" and each.attributes["call"] == call]
 
 
 def _result(
@@ -237,7 +233,7 @@ class _Recognised:
         """What a loop has to carry; why it stays a boundary."""
         body = self.body
         stacked = {at for at in self.live if self._stacks(at, trips, numbers)}
-        steps = {name: step for name, values in numbers.items() if (step := _steps(values)) is not None}
+        steps = {name: step for name, values in numbers.items() if (step := constant_numbers.steps(values)) is not None}
         needed = {at for at in self._needed(stacked) if at in self.live or body.parameters[at] not in steps}
         if stacked & needed:
             return "its trips read what other trips have stored"
@@ -358,7 +354,7 @@ class _Recognised:
 
     def _slices(self, steps: Mapping[str, tuple[int, int]]) -> list[str]:
         """The dynamic-slices of what no trip changes, at places that are known of each trip."""
-        fixed = {name for name, last in zip(self.body.parameters, self.body.outputs, strict=True) if name == last}
+        fixed = self._fixed()
         return [
             each.name
             for each in self.body.instructions
@@ -405,9 +401,3 @@ class _Recognised:
         others = [body.parameters[at] for at in self.live if at not in stacked]
         found = reached([*stored, *others], lambda name: (*body[name].operands, *after.get(name, ())))
         return {at for at, name in enumerate(body.parameters) if name in found}
-
-
-def _steps(values: Sequence[int]) -> tuple[int, int] | None:
-    """(first, step) of numbers that grow by the same amount from trip to trip."""
-    step = values[1] - values[0] if len(values) > 1 else 0
-    return (values[0], step) if list(values) == [values[0] + step * trip for trip in range(len(values))] else None

@@ -68,7 +68,8 @@ class _Select(ScatterRewriting):
         if any(dims[at] > REACH.get(self.starts.dtype, 0) for at in self.numbers["scatter_dims_to_operand_dims"]):
             return None
         conditions = list(self._conditions(tied, counted))
-        update = self._update(tied)
+        large = [(at, target) for at, target in sorted(tied.items()) if self.updates.dims[at] > 1]
+        update = self._spread(self.updates.name, self.updates.dtype, large)
         applied = self.applied(self.numbers["computation"], dims, self.operand.name, update)
         if not conditions:  # every element has an update, and knows which
             return [*self.made, self.scatter.becoming("copy", applied)]
@@ -124,10 +125,6 @@ class _Select(ScatterRewriting):
             large = [(at, tied[at]) for at in batch if at in tied and self.updates.dims[at] > 1]
             spread = self._spread(name, kind, large)
             yield self.compared(self.add("iota", kind, dims, dimension=target), spread, dims, "EQ")
-
-    def _update(self, tied: Mapping[int, int]) -> str:
-        large = [(at, target) for at, target in sorted(tied.items()) if self.updates.dims[at] > 1]
-        return self._spread(self.updates.name, self.updates.dtype, large)
 
     def _spread(self, name: str, kind: str, large: list[tuple[int, int]]) -> str:
         """A value over the dimensions `large` (own, operand's) of the updates, over all of the operand's."""

@@ -152,8 +152,15 @@ class _Sorted(Rewriting):
     # --- the order ---
 
     def _by_pairs(self, keys: str) -> str:
-        place = self._before(keys, (self.count,))
-        return self._put(self.iota((self.count,), 0), place, self.count)
+        """A key comes behind all smaller ones, and equal ones that stand before it."""
+        shape, square = (self.count,), (self.count, self.count)
+        own = self.add("broadcast", "s32", square, keys, dimensions=(0,))
+        other = self.add("broadcast", "s32", square, keys, dimensions=(1,))
+        earlier = self.compared(self.iota(square, 1), self.iota(square, 0), square, "LT")
+        equal = self.add("and", "pred", square, self.compared(other, own, square, "EQ"), earlier)
+        smaller = self.compared(other, own, square, "LT")
+        place = self._counted(self.add("or", "pred", square, smaller, equal), square, 1)
+        return self._put(self.iota(shape, 0), place, self.count)
 
     def _by_digits(self, keys: str, rows: int) -> str:
         tiles = -(-self.count // TILE)
@@ -211,16 +218,6 @@ class _Sorted(Rewriting):
         earlier = self.compared(self.iota(cube, 2), self.iota(cube, 1), cube, "LT")
         hits = self.add("and", "pred", cube, self.compared(own, other, cube, "EQ"), earlier)
         return self._counted(hits, cube, 2)
-
-    def _before(self, keys: str, shape: tuple[int]) -> str:
-        """How many keys come before each: smaller ones, and equal ones that stand before it."""
-        square = (*shape, *shape)
-        own = self.add("broadcast", "s32", square, keys, dimensions=(0,))
-        other = self.add("broadcast", "s32", square, keys, dimensions=(1,))
-        earlier = self.compared(self.iota(square, 1), self.iota(square, 0), square, "LT")
-        equal = self.add("and", "pred", square, self.compared(other, own, square, "EQ"), earlier)
-        smaller = self.compared(other, own, square, "LT")
-        return self._counted(self.add("or", "pred", square, smaller, equal), square, 1)
 
     def _put(self, values: str, place: str, size: int) -> str:
         """Each value at its place; no two places are equal."""

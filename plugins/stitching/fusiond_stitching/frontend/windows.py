@@ -245,7 +245,8 @@ class _Convolution:
         weights = self.make.transposed(
             self.make.converted(filters), filters.dims, self.of_filters, "oi" + "".join(taps)
         )  # fmt: skip
-        turned = [2 + taps.index(each) for each, flag in zip(self.spatial, _flags(self.window), strict=False) if flag]
+        flags = found[1].split("x") if (found := _TURNED.search(self.window)) else []  # who is read backwards
+        turned = [2 + taps.index(each) for each, flag in zip(self.spatial, flags, strict=False) if flag == "1"]
         if not turned:
             return weights
         sides = (self.outputs, self.inputs, *(filters.dims[self.of_filters.index(each)] for each in taps))
@@ -313,28 +314,18 @@ class _Maker(Expansion):
         totals = self.running(self.fold(parted, wide, (at + 1,)), kept, at, backwards)
         before = self._pad(totals, kept, at, *((-1, 1) if backwards else (1, -1)))
         spread = self.add_("broadcast", wide, before, dimensions=(*range(at + 1), *range(at + 2, len(wide))))
-        both = self._combined(wide, *((inside, spread) if backwards else (spread, inside)))
+        operands, simple = (inside, spread) if backwards else (spread, inside), self.computation.simple
+        both = self.add_(simple, wide, *operands) if simple else self.applied(self.computation, wide, *operands)
         if not spare:
             return self.add_("reshape", dims, both, last=last)
         joined = self.add_("reshape", (*dims[:at], runs * RUN, *dims[at + 1 :]), both)
         none, ones = (0,) * len(dims), (1,) * len(dims)
         return self.add_("slice", dims, joined, last=last, starts=none, limits=tuple(dims), strides=ones)
 
-    def _combined(self, dims: Sequence[int], *operands: str) -> str:
-        """The computation, element by element."""
-        simple = self.computation.simple
-        return self.add_(simple, dims, *operands) if simple else self.applied(self.computation, dims, *operands)
-
     def _pad(self, source: str, dims: Sequence[int], at: int, low: int, high: int) -> str:
         lows, highs = ((0,) * at + (each,) + (0,) * (len(dims) - at - 1) for each in (low, high))
         longer = (*dims[:at], dims[at] + low + high, *dims[at + 1 :])
         return self.add_("pad", longer, source, self.init, low=lows, high=highs, interior=(0,) * len(dims))
-
-
-def _flags(window: str) -> list[bool]:
-    """Which dimensions of a convolution's filters are read backwards."""
-    found = _TURNED.search(window)
-    return [each == "1" for each in found[1].split("x")] if found else []
 
 
 def _along(rank: int, at: int, size: int, backwards: bool) -> dict[str, Any]:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,21 +61,12 @@ def _found(environment: tuple[str, ...]) -> tuple[Assembler, ...]:
         *((str(Path(nvcc).parent / "ptxas"),) if nvcc else ()),
         shutil.which("ptxas", path=path) or "",
         *(f"{home}/bin/ptxas" for home in (*homes, "/usr/local/cuda") if home),
-        *_installed(),
+        *compiler.in_wheel("nvidia", "cu[1-9]*/bin/ptxas", "cuda_nvcc/bin/ptxas"),
+        *compiler.in_wheel("triton", "backends/nvidia/bin/ptxas", "backends/nvidia/bin/ptxas-blackwell"),
     ]  # fmt: skip
     files = dict.fromkeys(os.path.realpath(each) for each in places if each and os.access(each, os.X_OK))
     known = {each.version: each for each in map(_asked, reversed(files)) if each is not None}
     return tuple(sorted(known.values(), key=lambda each: each.release, reverse=True))
-
-
-def _installed() -> Iterator[str]:
-    for package, patterns in (
-        ("nvidia", ("cu[1-9]*/bin/ptxas", "cuda_nvcc/bin/ptxas")),
-        ("triton", ("backends/nvidia/bin/ptxas", "backends/nvidia/bin/ptxas-blackwell")),
-    ):
-        spec = importlib.util.find_spec(package)  # which does not import it
-        for place in (spec.submodule_search_locations or ()) if spec else ():
-            yield from (str(each) for pattern in patterns for each in Path(place).glob(pattern))
 
 
 def _asked(path: str) -> Assembler | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import subprocess
@@ -181,3 +182,10 @@ def _once(
     if fault is None and done.returncode > 0:
         fault = faults.of_compiler(text, tool)
     return done, fault, fault is not None and faults.out_of_memory(done.returncode, text, kills)
+
+
+def in_wheel(package: str, *patterns: str) -> list[str]:
+    """Files of a package that pip has installed (which is not imported), those of the newest folder first."""
+    spec = importlib.util.find_spec(package)
+    places = (spec.submodule_search_locations or ()) if spec else ()
+    return [str(each) for at in places for one in patterns for each in sorted(Path(at).glob(one), reverse=True)]

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import json
 import os
 import re
@@ -31,7 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.build import assemblers, compiler, compiler_messages, included_files, ptx_entries, ptxas
+from fusiond.build import assemblers, compiler, compiler_messages, ptx_entries, ptxas
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
 from fusiond.model.keys import content_key, plain, text_key
@@ -76,7 +75,8 @@ def _find(environment: tuple[str, ...]) -> Toolkit | None:
     named, path, *homes = environment
     candidates: list[str | None] = [named] if named else [shutil.which("nvcc", path=path)]
     if not named:
-        candidates += [f"{home}/bin/nvcc" for home in homes if home] + ["/usr/local/cuda/bin/nvcc", *_installed()]
+        candidates += [f"{home}/bin/nvcc" for home in homes if home] + ["/usr/local/cuda/bin/nvcc"]
+        candidates += compiler.in_wheel("nvidia", "cu[1-9]*/bin/nvcc")
     for nvcc in candidates:
         if not nvcc or not os.access(nvcc, os.X_OK):
             continue
@@ -90,13 +90,6 @@ def _find(environment: tuple[str, ...]) -> Toolkit | None:
             root = ptxas.resolve().parent.parent
             return Toolkit(nvcc=Path(nvcc), ptxas=ptxas, version=version.group(1), root=root)
     return None
-
-
-def _installed() -> list[str]:
-    """Where NVIDIA's wheels put it: `nvidia/cu13/bin` of a site-packages."""
-    spec = importlib.util.find_spec("nvidia")
-    places = spec.submodule_search_locations if spec and spec.submodule_search_locations else ()
-    return [str(each) for place in places for each in sorted(Path(place).glob("cu[1-9]*/bin/nvcc"), reverse=True)]
 
 
 def _ask(nvcc: str | Path, *question: str) -> str:
@@ -281,15 +274,8 @@ def _ptx(toolkit: Toolkit, cache: BuildCache, source: Source, arch: str) -> Name
     if isinstance(options, BuildFailed):
         return options
     recipe = [
-        _RECIPE,
-        "ptx",
-        source.text,
-        source.entries,
-        source.symbols,
-        options.nvcc,
-        source.defines,
-        source.include_dirs,
-    ]
+        _RECIPE, "ptx", source.text, source.entries, source.symbols, options.nvcc, source.defines, source.include_dirs,
+    ]  # fmt: skip
     key = content_key([*recipe, _file_name(source), arch, toolkit.version])
     known = _known_ptx(cache, key)
     if known is not None:
@@ -318,7 +304,7 @@ def _known_ptx(cache: BuildCache, key: str) -> NamedPtx | BuildFailed | None:
         return None
     try:
         entry = json.loads(path.read_text())
-        if any(included_files.digest(path) != digest for path, digest in entry["included"].items()):
+        if any(_digest(path) != digest for path, digest in entry["included"].items()):
             return None
         del entry["included"]
         return NamedPtx(**entry)
@@ -343,7 +329,7 @@ def _run_nvcc(
             return compiler.refused(done, messages, compiler_messages.of_nvcc)
         # An anonymous namespace is named after the folder of this run; equal sources are to give equal text.
         text = _ANONYMOUS.sub(f"_GLOBAL__N__{text_key(source.text)[:8]}_", (work / "out.ptx").read_text())
-        included = included_files.digests(work / "deps", work, toolkit.root)
+        included = _included(work / "deps", work, toolkit.root)
     found = dict(_TABLE_LINE.findall(text))
     names = {entry: found.get(f"entry_{index}", "") for index, entry in enumerate(source.entries)}
     symbols = {symbol: found.get(f"symbol_{index}", "") for index, symbol in enumerate(source.symbols)}
@@ -403,3 +389,32 @@ def _as_written(source: Source) -> NamedPtx | BuildFailed:
             return BuildFailed(reason=f"{file}: {', '.join(lost)} is not a {kind} of it; there is {there}")
     names, symbols = ({each: each for each in given} for given in (source.entries, source.symbols))
     return NamedPtx(text=source.text, names=names, symbols=symbols, log="")
+
+
+# --- what a source includes -----------------------------------------------------------------------------
+
+
+def _included(deps: Path, work: Path, toolkit: Path) -> Mapping[str, str]:
+    """Path -> digest of each file that was included, without the toolkit's and the system's own."""
+    if not deps.is_file():
+        return {}
+    text = deps.read_text().partition(":")[2].replace("\\\n", " ")
+    paths = [word.replace("\\ ", " ") for word in re.findall(r"(?:\\.|\S)+", text)]
+    found = {}
+    for path in paths:
+        real = (work / path).resolve()
+        ours = real.is_relative_to(work.resolve()) or path.startswith(("entry ", "symbol "))
+        if ours or any(real.is_relative_to(each) for each in (toolkit, Path("/usr/include"), Path("/usr/lib"))):
+            continue
+        content = _digest(str(real))
+        if content is not None:
+            found[str(real)] = content
+    return found
+
+
+def _digest(path: str) -> str | None:
+    """Of a file's content now; None where it cannot be read."""
+    try:
+        return text_key(Path(path).read_bytes())
+    except OSError:
+        return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import re
 import shutil
@@ -34,9 +33,7 @@ def find() -> Path | None:
 @functools.lru_cache(maxsize=8)
 def _find(path: str, home: str, other_home: str, beside: str) -> Path | None:
     folders = [f"{each}/bin" for each in (home, other_home, "/usr/local/cuda") if each] + [beside]
-    spec = importlib.util.find_spec("nvidia")
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        folders += [str(each.parent) for each in sorted(Path(place).glob("cu[1-9]*/bin/nvdisasm"), reverse=True)]
+    folders += [str(Path(each).parent) for each in compiler.in_wheel("nvidia", "cu[1-9]*/bin/nvdisasm")]
     found = shutil.which("nvdisasm", path=path) or shutil.which("nvdisasm", path=os.pathsep.join(filter(None, folders)))
     return Path(found) if found else None
 

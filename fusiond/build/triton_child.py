@@ -88,8 +88,6 @@ def _stand_in(capability: int) -> None:
 
 def _of(kernel: Any, config: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """One way to compile it."""
-    from fusiond.model.ptx import triton as described
-
     arguments = config["arguments"]
     constants = {name: _constant(value) for name, value in config["constants"]}
     options = {**options, "num_warps": config["warps"]}
@@ -106,6 +104,12 @@ def _of(kernel: Any, config: dict[str, Any], options: dict[str, Any]) -> dict[st
     if len(names) != len(arguments):
         said = f"{len(arguments)} arguments for {len(names)} parameters ({', '.join(names) or 'none'})"
         return {"problem": f"{said}; what has no argument is a constant"}
+    return _warmed_up(kernel, names, arguments, given)
+
+
+def _warmed_up(kernel: Any, names: list[str], arguments: list[Any], given: dict[str, Any]) -> dict[str, Any]:
+    from fusiond.model.ptx import triton as described
+
     values = {
         name: PointedTo(kind.removeprefix("*")) if kind.startswith("*") else value
         for name, (kind, value) in zip(names, arguments, strict=True)

@@ -16,16 +16,8 @@ PRELUDE = "fusiond_cuda.h"
 SCHEDULER = tuple(f"{part}.cpp" for part in ("scheduler", "grid", "barrier", "warp", "carrier", "failure", "signals"))
 
 _LIBRARY = (
-    "-std=c++17",
-    "-O3",
-    "-flto",
-    "-g",
-    "-Wall",
-    "-Wextra",
-    "-fno-exceptions",
-    "-fno-rtti",
-    "-fcf-protection=none",
-)
+    "-std=c++17", "-O3", "-flto", "-g", "-Wall", "-Wextra", "-fno-exceptions", "-fno-rtti", "-fcf-protection=none",
+)  # fmt: skip
 
 # Device code is laxer than C++: bits are reinterpreted, integers wrap. Products and sums are not contracted, so that
 # a result does not depend on the processor. A frame larger than the guard page must not step over it.

@@ -21,7 +21,7 @@ from fusiond.requests.planning import prepare
 from fusiond.strategy import Target
 from fusiond_stitching import space
 from fusiond_stitching.analysis import parts, planner, verify
-from fusiond_stitching.analysis.composition import Way, composed
+from fusiond_stitching.analysis.composition import Composition, Way
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import importer
@@ -185,7 +185,11 @@ def test_any_graph_can_be_taken_apart_and_put_together(written, seed):
         found = planner.plan(module, rules, LIMITS)
         again = {root: parts.part(alone, {}, **FOUND) for root, alone in parts.groups(module, found).items()}
         again = {root: each for root, each in again.items() if each is not None}
-        made = composed(module, found, again, ways, rules, {"device": 4096, "paper": 1024}, LIMITS)
+        own = {root: ways[each.name] for root, each in again.items() if each.name in ways}
+        made = Composition(
+            module=module, found=found, parts=again, ways=own, rules=rules, limits=LIMITS,
+            shared_limits={"device": 4096, "paper": 1024},
+        )  # fmt: skip
         assert verify.problems(module, made.plan, shared_limit=4096) == ()
         assert len(made.plan.steps) == len(found.plan.steps)
 

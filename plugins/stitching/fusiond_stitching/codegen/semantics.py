@@ -154,22 +154,7 @@ _BEYOND: Mapping[str, tuple[str, str]] = {
 
 # --- unary ----------------------------------------------------------------------------------------------
 
-_SAME = (
-    "log",
-    "sqrt",
-    "rsqrt",
-    "cbrt",
-    "tan",
-    "tanh",
-    "erf",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atanh",
-    "cosh",
-    "sinh",
-)
+_SAME = "log sqrt rsqrt cbrt tan tanh erf acos acosh asin asinh atanh cosh sinh".split()
 _REAL: Mapping[str, str] = {
     "exponential": "exp", "exponential-minus-one": "expm1", "log-plus-one": "log1p", "sine": "sin", "cosine": "cos",
     **{name: name for name in _SAME},

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -250,13 +251,13 @@ def test_every_route_is_described_with_its_methods(store: Store, service_of: Cal
         transport = httpx.HTTPTransport(uds=str(client.socket))
         with httpx.Client(transport=transport, base_url="http://fusiond") as http:
             document = http.get("/openapi.json").json()
-    assert methods_of(document) == served_by(App(actions=None, broker=Broker()))  # type: ignore[arg-type]
+    assert methods_of(document) == served_by(App(actions=Mock(), broker=Broker()))
     check_references(document)
 
 
 def test_what_other_boxes_may_ask_is_described_where_they_may(store: Store) -> None:
     exchange = Endpoints(None).routes()  # type: ignore[arg-type]
-    app = App(actions=None, broker=Broker(), exchange=exchange)  # type: ignore[arg-type]
+    app = App(actions=Mock(), broker=Broker(), exchange=exchange)
     document = openapi.document(exchange=True)
     assert methods_of(document) == served_by(app)
     check_references(document)

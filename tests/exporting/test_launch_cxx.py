@@ -1,7 +1,10 @@
 """The C++ of an export: compiled by g++ against a stand-in for the runtime and run on the processor, and compiled by
 the real nvcc."""
 
+import ast
+import dataclasses
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +15,14 @@ import pytest
 from fusiond.build import gxx, nvcc
 from fusiond.build.cpu import commands
 from fusiond.build.cpu.lowering import lower
-from fusiond.build.exporting import adapters, layout
+from fusiond.build.exporting import adapters, cxx, launch, layout
 from fusiond.build.exporting.adapters import getter, space
 from fusiond.build.exporting.cxx import CxxNames, element
 from fusiond.build.exporting.files import export, file_stem
 from fusiond.build.exporting.header import caller_arenas
 from fusiond.build.exporting.layout import Giver
+from fusiond.model.language.expressions import parse_formula
+from fusiond.model.language.extents import Extent
 from fusiond.model.program import Buffer, Memory, Program, Role, Source, SourceKind, homes
 from tests.exporting import programs
 from tests.exporting.programs import CASES, Case
@@ -353,3 +358,92 @@ def test_two_exports_in_one_program(tmp_path: Path) -> None:
     for program in both:
         assert f" T add_{program.key[:8]}_0" in names
         assert f"scale_{program.key[:8]}_0<float, 5>" in names
+
+
+# --- formulas, names and numbers as C++ -----------------------------------------------------------------
+
+
+SIZES = {"n": 1234, "a.n": 7, "class": 5, "a_n": 11}
+FORMULAS = (
+    "ceil_div(4 * a.n, 256)", "-n // 7", "-n % 7", "n // -7", "n % -7", "min(n, a.n, -3) + max(2, class)",
+    "(n - 1) // (a.n * 2)", "class * a_n - -n", "ceil_div(-n, a.n)", "65536 * 65536 * a.n", "n - a.n - class",
+)  # fmt: skip
+
+
+def named(*buffers: str) -> Program:
+    made = tuple(Buffer(name=each, dtype="float32", elements=1, role=Role.INPUT) for each in buffers)
+    return dataclasses.replace(programs.one().program, buffers=made, sizes=tuple(SIZES.items()))
+
+
+def test_formulas_round_as_they_do_in_a_plan(tmp_path: Path, gxx_here: None) -> None:
+    names = cxx.CxxNames(named("x"))
+    members = "".join(f"long long {names.sizes[name]} = {value}; " for name, value in SIZES.items())
+    lines = ["#include <algorithm>", "#include <cstdio>", "#include <initializer_list>", cxx.HELPERS]
+    lines += [f"struct {{ {members}}} sizes;", "int main() {"]
+    for text in FORMULAS:
+        value = cxx.number(Extent.of(parse_formula(text).integer(SIZES), text), names)
+        lines.append(f'    std::printf("%lld\\n", static_cast<long long>({value}));')
+    (tmp_path / "main.cpp").write_text("\n".join([*lines, "}", ""]))
+    run(["g++", "-std=c++17", "-Wall", "-Werror", "main.cpp", "-o", "run"], tmp_path)
+    assert [int(each) for each in run(["./run"], tmp_path).split()] == [
+        parse_formula(t).integer(SIZES) for t in FORMULAS
+    ]
+
+
+def test_names_are_identifiers_and_unique() -> None:
+    names = cxx.CxxNames(named("a.x", "a_x", "A@device", "class", "workspace", "1st", "größe"))
+    assert list(names.buffers.values()) == ["a_x", "a_x_", "A_device", "class_", "workspace_", "_1st", "gr__e"]
+    assert set(names.sizes) == set(SIZES)
+    assert len(set(names.sizes.values())) == len(SIZES)
+
+
+def test_numbers_have_their_types() -> None:
+    names = cxx.CxxNames(named("x"))
+    for dtype, value, text in (
+        ("float32", 0.1, "static_cast<float>(0.1f)"),
+        ("float64", 2, "static_cast<double>(2.0)"),
+        ("float32", float("-inf"), "static_cast<float>(-INFINITY)"),
+        ("float16", 0.5, "__half(0.5f)"),
+        ("bool", 1, "static_cast<bool>(true)"),
+        ("uint64", 2**64 - 1, "static_cast<unsigned long long>(18446744073709551615ULL)"),
+        ("int64", -(2**63), "static_cast<long long>(-9223372036854775807LL - 1)"),
+        ("int32", -3, "static_cast<int>(-3)"),
+    ):
+        assert cxx.typed(dtype, value, names) == text
+
+
+# --- the examples of docs/export.md ---------------------------------------------------------------------
+
+
+TEXT = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_example_in_cxx_compiles(tmp_path: Path, gxx_here: None) -> None:
+    program = dataclasses.replace(programs.two_streams().program, name="documented")
+    written(program, tmp_path / "out")
+    text = blocks("cpp")[0].replace("fusiond_5f0c9a1e", space(program)).replace("launch_5f0c9a1e", file_stem(program))
+    head = "#define cudaStreamCreate(stream) cudaStreamCreateWithFlags(stream, 0)\n"
+    (tmp_path / "out" / "main.cpp").write_text("#include <cstdio>\n" + text.replace("int main", f"{head}int main"))
+    stub = tmp_path / "stub"
+    stub.mkdir()
+    typed = (
+        "template <class T> cudaError_t cudaMalloc(T** to, std::size_t size) { return cudaMalloc((void**)to, size); }\n"
+    )
+    (stub / "cuda_runtime.h").write_text((STUB / "cuda_runtime.h").read_text() + typed)
+    run(
+        ["g++", "-std=c++17", "-Wall", "-Werror", f"-I{stub}", f'-DSTUB_ABI="{ABI}"', "-c", "main.cpp"],
+        tmp_path / "out",
+    )
+
+
+def test_the_examples_in_python_are_python() -> None:
+    assert len(blocks("python")) == 2
+    for text in blocks("python"):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module == "launch":
+                assert all(hasattr(launch, each.name) for each in node.names)

@@ -22,8 +22,8 @@ from fusiond.model.program import Program
 from fusiond.store import lookup
 from fusiond.store.database import Store
 from fusiond.store.process_identity import this_process
+from tests.store.test_database import program
 from tests.store.test_lookup import hfuse
-from tests.store.test_programs import program
 
 FLIPS = 2000
 SAMPLE = 30

@@ -6,15 +6,22 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlite_utils import Database, Migrations
 
 from fusiond.model.errors import StoreError, StoreUnavailable
+from fusiond.model.keys import text_key
+from fusiond.model.outcomes import JobState, Purpose
+from fusiond.model.program import Buffer, Launch, Pointer, Program, Role, Source, SourceKind, to_text
 from fusiond.store import location, lookup
 from fusiond.store.database import Store
 from fusiond.store.format import SCHEMA_VERSION
+from fusiond.store.migrations import STEPS, migrate
+from fusiond.store.plans import pack
 
 PLACE = {"device_key": "device", "gpu_uuid": "GPU-0", "env_key": "env", "against": "baseline"}
 
@@ -217,3 +224,193 @@ def test_a_store_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path, monke
     with pytest.raises(StoreUnavailable, match="the disk is full"), Store.open(folder / "fusiond.sqlite"):
         pass
     assert [each.name for each in folder.iterdir() if each.name.startswith(".")] == []
+
+
+# --- devices, and the boards that are sick --------------------------------------------------------------
+
+
+def test_two_boards_of_one_model_are_two_rows_with_one_key(store: Store, make: Any) -> None:
+    first, second = make.device("cuda:0"), make.device("cuda:1")
+    assert first.key == second.key
+    store.save_device(first)
+    store.save_device(second)
+    assert {row.info.name for row in store.devices()} == {"cuda:0", "cuda:1"}
+
+
+def test_a_name_belongs_to_the_board_that_has_it_now(store: Store, make: Any) -> None:
+    store.save_device(make.device("cuda:0", uuid="old"))
+    store.save_device(make.device("cuda:0", uuid="new"))
+    assert {row.info.uuid: row.info.name for row in store.devices()} == {"old": "", "new": "cuda:0"}
+
+
+def test_a_board_is_sick_until_it_is_well(store: Store, make: Any) -> None:
+    info = make.device()
+    store.save_device(info)
+    assert store.sick(info.key, info.uuid) is None
+    store.set_sick(info.key, info.uuid, "three deaths on a known good baseline")
+    store.save_device(info)
+    assert store.sick(info.key, info.uuid) == "three deaths on a known good baseline"
+    assert store.devices()[0].sick is not None
+    store.set_sick(info.key, info.uuid, None)
+    assert store.sick(info.key, info.uuid) is None
+    store.set_sick(info.key, "GPU-never-seen", "why")
+    assert {row.info.uuid: row.sick for row in store.devices()} == {info.uuid: None, "GPU-never-seen": "why"}
+    with pytest.raises(StoreError, match="not stored"):
+        store.set_sick("unknown", "", "why")
+
+
+# --- programs by key, artifacts by content --------------------------------------------------------------
+
+
+def program(name: str = "fused") -> Program:
+    source = Source(name="k", kind=SourceKind.DEVICE, text="__global__ void k(int *x) {}", entries=("k",))
+    launch = Launch(name="k", source="k", entry="k", grid=(2, 1, 1), block=(32, 1, 1), arguments=(Pointer(buffer="x"),))
+    buffer = Buffer(name="x", dtype="int32", elements=64, role=Role.OUTPUT)
+    return Program(name=name, buffers=(buffer,), sources=(source,), steps=(launch,))
+
+
+def test_a_plan_of_another_version_is_a_store_error(store: Store) -> None:
+    store.save_program(program())
+    with store._transaction() as database:
+        text = to_text(program())
+        assert '"plan_version": 2' in text
+        plan = pack(text.replace('"plan_version": 2', '"plan_version": 99'))
+        database.execute("UPDATE programs SET plan = ?", [plan])
+    with pytest.raises(StoreError, match="reads plans of version 2, not 99"):
+        store.program(program().key)
+
+
+def test_an_artifact_is_named_by_its_content(store: Store) -> None:
+    path = store.save_artifact(b"cubin", ".cubin")
+    assert path.read_bytes() == b"cubin"
+    assert path.is_relative_to(store.artifacts)
+    assert path.name == text_key(b"cubin") + ".cubin"
+    assert store.save_artifact(b"cubin", ".cubin") == path
+    assert store.save_artifact(b"cubin", ".cu") != path
+
+
+def test_a_damaged_artifact_is_written_again(store: Store) -> None:
+    path = store.save_artifact(b"cubin", ".cubin")
+    path.write_bytes(b"cu")
+    assert store.save_artifact(b"cubin", ".cubin").read_bytes() == b"cubin"
+
+
+def test_a_file_is_whole_before_a_row_names_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_transaction", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.save_artifact(b"whole", ".cu")
+    (orphan,) = store.artifacts.rglob("*.cu")
+    assert orphan.read_bytes() == b"whole"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.save_artifact(b"another", ".cu")
+    assert store.collect_orphans(older_than_secs=-1) == [orphan]
+    assert [path for path in store.artifacts.rglob("*") if path.is_file()] == []
+
+
+def test_orphans_are_files_that_no_row_names_and_nobody_is_writing(store: Store) -> None:
+    kept = store.save_artifact(b"kept", ".cu")
+    orphan, young = kept.parent / "orphan.cu", kept.parent / ".writing-abc"
+    for path in (kept, orphan, young):
+        path.write_bytes(b"kept")
+    long_ago = time.time() - 7200
+    os.utime(orphan, (long_ago, long_ago))
+    os.utime(kept, (long_ago, long_ago))
+    assert store.collect_orphans() == [orphan]
+    assert kept.exists()
+    assert young.exists()
+    assert store.collect_orphans(older_than_secs=-1) == [young]
+    assert store.collect_orphans() == []
+
+
+# --- the schema's steps ---------------------------------------------------------------------------------
+
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def version_1(tmp_path: Path) -> Path:
+    """A file as version 1 wrote it."""
+    path = tmp_path / "fusiond.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript((HERE / "version_1.sql").read_text())
+    connection.close()
+    return path
+
+
+def test_the_steps_are_numbered_and_counted() -> None:
+    names = [step.name for step in STEPS.pending(Database(memory=True))]
+    assert [name[:5] for name in names] == [f"m{number:03d}_" for number in range(1, SCHEMA_VERSION + 1)]
+
+
+def test_a_file_of_version_1_is_brought_up_to_date_with_all_it_holds(version_1: Path, make: Any) -> None:
+    with Store.open(version_1) as store:
+        (row,) = store.jobs()
+        assert (row.id, row.state, row.trials, row.best_ratio) == ("abcdefgh", JobState.DONE, 1, 2.0)
+        assert store.load_job(row.id) == make.job()
+        assert store.trials(row.id) == [make.trial(0)]
+        assert store.finals(row.id) == {"program0": {0: make.measurement(purpose=Purpose.FINAL)}}
+        assert [ask.origin for ask in store.asks(row.id)] == ["sampler"]
+        assert [each.rule for each in store.rejections(row.id)] == ["shared"]
+        device = make.device(env={"driver": "580.1", "fusiond": "0.1.0"})
+        assert [each.info for each in store.devices()] == [device]
+        assert store.probe("add", device.key, 1) == 3.0
+        # The key of the file's workload: today's has what draws the data in it.
+        assert [record.trials for record in store.history("7918a182033828629336682e02bb478e", device.key)] == [2, 1]
+    found = lookup.best(version_1, name="maxpool,hist", driver="580.1", version="0.1.0")
+    assert found is not None
+    assert (found["match"], found["trials"]) == ("exact", 2)
+
+
+def test_an_old_file_and_a_new_one_have_the_same_schema(version_1: Path, tmp_path: Path) -> None:
+    paths = version_1, tmp_path / "new.sqlite"
+    schemas = []
+    for path in paths:
+        with Store.open(path) as store:
+            schemas.append({row["name"]: row["sql"] for row in store._rows("SELECT name, sql FROM sqlite_master")})
+            assert store._rows("PRAGMA user_version") == [{"user_version": SCHEMA_VERSION}]
+    assert schemas[0] == schemas[1]
+
+
+def test_a_later_step_keeps_what_is_there(version_1: Path) -> None:
+    steps = Migrations("fusiond")
+    for step in STEPS.pending(Database(memory=True)):
+        steps(name=step.name)(step.fn)
+
+    @steps()
+    def m999_notes(database: Database) -> None:
+        database.table("jobs").add_column("note", str)
+
+    with Store.open(version_1) as store:
+        with store._transaction() as database:
+            migrate(database, steps, SCHEMA_VERSION + 1)
+        assert store._rows("SELECT id, note FROM jobs") == [{"id": "abcdefgh", "note": None}]
+        (row,) = store.jobs()
+        assert row.trials == 1
+    with pytest.raises(StoreError, match="newer fusiond"):
+        Store.open(version_1)
+    with pytest.raises(StoreError, match="newer fusiond"):
+        lookup.best(version_1, name="hist,maxpool", driver=None, version="0.1.0")
+
+
+def test_a_step_that_fails_changes_nothing(version_1: Path) -> None:
+    steps = Migrations("fusiond")
+    for step in STEPS.pending(Database(memory=True)):
+        steps(name=step.name)(step.fn)
+
+    @steps()
+    def m999_half(database: Database) -> None:
+        database.execute("DROP TABLE finals")
+        database.execute("NOT SQL")
+
+    with Store.open(version_1) as store:
+        with pytest.raises(StoreError, match="syntax error"), store._transaction() as database:
+            migrate(database, steps, SCHEMA_VERSION + 1)
+        assert len(store.finals("abcdefgh")) == 1
+    Store.open(version_1).close()

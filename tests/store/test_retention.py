@@ -15,7 +15,7 @@ from fusiond.store.check import check
 from fusiond.store.database import Store
 from fusiond.store.process_identity import this_process
 from fusiond.store.retention import remove_old
-from tests.store import test_programs
+from tests.store import test_database
 
 PLACE = {"device_key": "device", "gpu_uuid": "", "env_key": "env", "against": None}
 LATER = "2999-01-01T00:00:00.000+00:00"
@@ -28,7 +28,7 @@ def program(text: str = "") -> Program:
     def commented(source: Source) -> Source:
         return dataclasses.replace(source, text=f"{source.text} // {text}")
 
-    return replace_sources(test_programs.program(), commented)
+    return replace_sources(test_database.program(), commented)
 
 
 def run(store: Store, make: Any, number: int, *, end: JobState | None = JobState.DONE) -> str:

@@ -5,21 +5,27 @@ something, a slow host and a coarse timer. Nothing of this says what a GPU does;
 """
 
 import dataclasses
+import json
 import math
 import random
+import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fusiond.devices import steadiness, timing
+from fusiond.build.exporting.bundle import write_bundle
+from fusiond.devices import run, steadiness, timing
 from fusiond.devices.base import Loaded
 from fusiond.devices.calibration import fitted
+from fusiond.devices.cuda import sanitize
 from fusiond.devices.timing import Sampling, sample_pair
 from fusiond.model.inputs.fills import initial
 from fusiond.model.outcomes import Measurement, Purpose, Verdict
-from fusiond.model.program import Launch, Program
+from fusiond.model.program import Buffer, Launch, Pointer, Program, Role, Scalar, Source
 from fusiond.tuning.verdict import LEAST_PROCESSES, conclude, process_ratio
 from tests.devices.cuda.stand_in import FakeGpu
 from tests.devices.cuda.test_cuda_programs import launch, program
@@ -191,9 +197,9 @@ def test_a_clock_that_rises_within_a_batch_spoils_it(
 
 def _verdicts(gpu: Any, runs: range) -> list[Verdict]:
     found = []
-    for run in runs:
-        span_us = (6.0, 40.0, 150.0)[run % 3]
-        measured = finals(gpu, 1.00, span_us, run, CLOCKS[run % len(CLOCKS)])
+    for number in runs:
+        span_us = (6.0, 40.0, 150.0)[number % 3]
+        measured = finals(gpu, 1.00, span_us, number, CLOCKS[number % len(CLOCKS)])
         answer = conclude({"c": [process_ratio(each) for each in measured]}, LEAST_GAIN)
         assert answer is not None
         assert math.isfinite(answer.estimate.high)
@@ -207,3 +213,152 @@ def test_what_is_as_fast_is_never_called_faster(bench: Any, runs: range) -> None
     found = _verdicts(bench, runs)
     assert Verdict.FUSE not in found
     assert found.count(Verdict.KEEP) > 0.9 * len(found)
+
+
+# --- compute-sanitizer as the last check ----------------------------------------------------------------
+
+
+FAKE = """\
+#!{python}
+import sys
+tool = sys.argv[sys.argv.index("--tool") + 1]
+code = int(sys.argv[sys.argv.index("--error-exitcode") + 1])
+bundle = sys.argv[sys.argv.index("fusiond.devices.cuda.run") + 1]
+with open({log!r}, "a") as log:
+    log.write(f"{{tool}} {{bundle.rpartition('/')[2]}}\\n")
+print("========= COMPUTE-SANITIZER")
+said = {said!r}.get(tool, "")
+print(said)
+sys.exit(3 if said == "broken" else code if said.startswith("=====") else 0)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Installs a sanitizer; `said`: tool -> what it prints. Gives the file in which its runs are logged."""
+
+    def install(**said: str) -> Path:
+        log, path = tmp_path / "log", tmp_path / "compute-sanitizer"
+        path.write_text(FAKE.format(python=sys.executable, log=str(log), said=said))
+        path.chmod(0o755)
+        monkeypatch.setenv(sanitize.ENVIRONMENT, str(path))
+        return log
+
+    return install
+
+
+def test_each_tool_runs_the_bundle_once(fake, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    log = fake()
+    assert sanitize.sanitize(tmp_path / "bundle", "cuda:0") == ()
+    assert log.read_text().splitlines() == ["memcheck bundle", "racecheck bundle", "synccheck bundle"]
+
+
+def test_what_is_found_is_a_line_each(fake, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    wrong = "========= Invalid __global__ write of size 4 bytes\n=========     at add(float*)"
+    race = "========= Error: Race reported between Write access at a and Read access at b [4 hazards]"
+    fake(memcheck=f"{wrong}\n{wrong}", racecheck=race)
+    assert sanitize.sanitize(tmp_path, "cuda:0") == (
+        "memcheck: Invalid __global__ write of size 4 bytes",
+        "racecheck: Race reported between Write access at a and Read access at b [4 hazards]",
+    )
+
+
+def test_a_run_that_fails_by_itself_is_told(fake, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    fake(synccheck="broken")
+    assert sanitize.sanitize(tmp_path, "cuda:0") == ("synccheck: the run failed with status 3: broken",)
+
+
+def test_where_there_is_none_the_reason_is_said(fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]  # fmt: skip
+    fake(memcheck="========= Device not supported")
+    with pytest.raises(LookupError, match="cannot look at this device"):
+        sanitize.sanitize(tmp_path, "cuda:0")
+    monkeypatch.setenv(sanitize.ENVIRONMENT, str(tmp_path / "nothing"))
+    with pytest.raises(LookupError, match="compute-sanitizer is not on PATH"):
+        sanitize.sanitize(tmp_path, "cuda:0")
+    assert sanitize.main([str(tmp_path)]) == 2
+    assert "compute-sanitizer is not on PATH" in capsys.readouterr().err
+
+
+def test_a_folder_of_bundles(fake, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """The first candidate of each entry; questions may hang, so they are left out."""
+    log = fake(memcheck="========= Invalid __shared__ read of size 8 bytes")
+    entries = [
+        {"name": "one", "candidates": [{"path": "one/a"}, {"path": "one/b"}]},
+        {"name": "none", "candidates": []},
+        {"name": "asked", "candidates": [{"path": "asked/a"}], "expect": "any"},
+    ]
+    (tmp_path / "index.json").write_text(json.dumps({"entries": entries}))
+    assert sanitize.main([str(tmp_path), "--out", str(tmp_path / "out.json")]) == 1
+    assert set(log.read_text().splitlines()) == {"memcheck a", "racecheck a", "synccheck a"}
+    found = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert found == {"one": ["memcheck: Invalid __shared__ read of size 8 bytes"]}
+
+
+def test_several_at_once_are_kept_in_the_order_of_the_folder(fake, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    fake()
+    names = [f"entry{number}" for number in range(6)]
+    entries = [{"name": name, "candidates": [{"path": f"{name}/a"}]} for name in names]
+    (tmp_path / "index.json").write_text(json.dumps({"entries": entries}))
+    assert sanitize.main([str(tmp_path), "--jobs", "3", "--out", str(tmp_path / "out.json")]) == 0
+    assert list(json.loads((tmp_path / "out.json").read_text())["results"]) == names
+
+
+# --- a bundle with one's own inputs ---------------------------------------------------------------------
+
+
+N = 16
+
+
+def _bundle(gpu: Any, folder: Path, entry: str = "double_it") -> Path:
+    arguments = (Pointer(buffer="out_0"), Scalar(dtype="int32", value=N))
+    step = Launch(name="a", source="k", entry=entry, grid=(1, 1, 1), block=(32, 1, 1), arguments=arguments)
+    program = Program(
+        name="twice", buffers=(Buffer(name="out_0", dtype="float32", elements=N, role=Role.INOUT),),
+        sources=(Source(name="k", text="", entries=(entry,)),), steps=(step,),
+    )  # fmt: skip
+    write_bundle(folder, program, gpu.binaries(program))
+    return folder
+
+
+def main(gpu: Any, *arguments: object) -> int:
+    return run.main([str(each) for each in arguments], device="cuda:0", executor=lambda name: gpu.executor)
+
+
+def test_own_inputs_and_outputs(gpu: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = _bundle(gpu, tmp_path / "bundle")
+    np.savez(tmp_path / "x.npz", out_0=np.arange(N, dtype=np.float32))
+    inputs, outputs = tmp_path / "x.npz", tmp_path / "y.npz"
+    assert main(gpu, bundle, "--inputs", inputs, "--outputs", outputs, "--samples", 2) == 0
+    with np.load(outputs) as found:
+        assert found.files == ["out_0"]
+        assert np.array_equal(found["out_0"], 2 * np.arange(N, dtype=np.float32))
+    said = capsys.readouterr().out
+    assert "twice: ran on cuda:0; out_0 float32[16]" in said
+    assert "device clock" in said
+
+
+@pytest.mark.parametrize(
+    ("arrays", "problem"),
+    [
+        ({"in_0": np.zeros(N, np.float32)}, "no buffer is called 'in_0'; there are out_0"),
+        ({"out_0": np.zeros(3, np.float32)}, "out_0 holds 3 x float32; 16 x float32 are wanted"),
+        ({"out_0": np.zeros(N, np.float64)}, "out_0 holds 16 x float64; 16 x float32 are wanted"),
+    ],
+)
+def test_inputs_that_do_not_fit(
+    gpu: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], arrays: Any, problem: str
+) -> None:
+    np.savez(tmp_path / "x.npz", **arrays)
+    assert main(gpu, _bundle(gpu, tmp_path / "bundle"), "--inputs", tmp_path / "x.npz") == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_writes_out_of_bounds_are_a_failure(gpu: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(gpu, _bundle(gpu, tmp_path / "bundle", "overrun")) == 1
+    assert "crashed: out of bounds: out_0: " in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_bundle(gpu: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(gpu, tmp_path) == 2
+    assert "plan.json" in capsys.readouterr().err

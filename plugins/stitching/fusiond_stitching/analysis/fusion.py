@@ -7,6 +7,7 @@ level.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -94,12 +95,26 @@ class Elsewhere:
         return name in self.filled and name not in self.own
 
 
-def reach(module: HloModule, group: FusionGroup, elsewhere: Container[str]) -> list[HloInstruction]:
-    """Members and what is inlined into them, in topological order. `elsewhere`: what has a buffer that others fill."""
-    found = reached(group.members, lambda name: [
-        each for each in module[name].operands if each not in elsewhere and module[each].opcode not in SOURCES
-    ])  # fmt: skip
-    return [module[name] for name in sorted(found, key=module.number.__getitem__)]
+@dataclass(frozen=True)
+class GroupContext:
+    """A group among the others of a fusion."""
+
+    module: HloModule
+    policy: FusionPolicy
+    group: FusionGroup
+    stored: frozenset[str]  #: The members that must reach global memory
+    elsewhere: Container[str]  #: What has a buffer that others fill
+
+    @functools.cached_property
+    def nodes(self) -> list[HloInstruction]:
+        """Members and what is inlined into them, in topological order."""
+        module = self.module
+
+        def inlined(name: str) -> bool:
+            return name not in self.elsewhere and module[name].opcode not in SOURCES
+
+        found = reached(self.group.members, lambda name: filter(inlined, module[name].operands))
+        return [module[name] for name in sorted(found, key=module.number.__getitem__)]
 
 
 def in_order(module: HloModule, groups: Iterable[FusionGroup]) -> tuple[FusionGroup, ...]:

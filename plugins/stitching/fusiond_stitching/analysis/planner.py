@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from fusiond.model.nouns import DeviceLimits, frozen
 from fusiond_stitching.analysis import performance_library, row_groups, rows, tiles, traffic
 from fusiond_stitching.analysis.deep_fusion import fuse
-from fusiond_stitching.analysis.fusion import Elsewhere, Fusion, FusionCandidate, FusionGroup, LaunchPlace, read
+from fusiond_stitching.analysis.fusion import (
+    Elsewhere,
+    Fusion,
+    FusionCandidate,
+    FusionGroup,
+    GroupContext,
+    LaunchPlace,
+    read,
+)
 from fusiond_stitching.analysis.performance_library import Library
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
@@ -152,21 +160,17 @@ def _planned(
         blamed: list[str] = []
         problem = ""
         for place, group in enumerate(fusion.groups):
-            elsewhere = Elsewhere(filled, frozenset(group.members))
-            found: BlockProgram | str = "no schedule"
-            own = tiles.block_program(module, policy, group, stored[place], elsewhere, f"g{place}")
-            own = own or rows.block_program(module, policy, group, stored[place], elsewhere, f"g{place}")
-            if own is not None:
-                programs[group.root] = own
-                continue
-            for candidate in performance_library.ordered(module, policy, group, library):
-                found = block_program(module, policy, group, candidate, stored[place], elsewhere, f"g{place}")
+            elsewhere, name = Elsewhere(filled, frozenset(group.members)), f"g{place}"
+            context = GroupContext(module, policy, group, stored[place], elsewhere)
+            found: BlockProgram | str | None = tiles.block_program(context, name) or rows.block_program(context, name)
+            for candidate in performance_library.ordered(module, policy, group, library) if found is None else ():
+                found = block_program(context, candidate, name)
                 if isinstance(found, BlockProgram):
                     break
             if isinstance(found, BlockProgram):
                 programs[group.root] = found
                 continue
-            problem = f"{group.root}: {found}"
+            problem = f"{group.root}: {found or 'no schedule'}"
             blamed += _heaviest(module, group, candidate, apart, 1 << attempt // PATIENCE)
         if not problem:
             steps = _steps(module, policy, fusion, programs, limits)

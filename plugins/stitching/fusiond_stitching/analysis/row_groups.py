@@ -19,7 +19,17 @@ from typing import Any
 
 from fusiond.model.nouns import frozen
 from fusiond_stitching.analysis import row_shapes, rows
-from fusiond_stitching.analysis.fusion import CHAIN, END, Elsewhere, Fusion, FusionGroup, LaunchPlace, in_order, read
+from fusiond_stitching.analysis.fusion import (
+    CHAIN,
+    END,
+    Elsewhere,
+    Fusion,
+    FusionGroup,
+    GroupContext,
+    LaunchPlace,
+    in_order,
+    read,
+)
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, MOVEMENT, SOURCES, HloModule, reached
 
@@ -122,7 +132,8 @@ class _Graph:
 
     def _in_rows(self, group: FusionGroup) -> bool:
         elsewhere = Elsewhere(self.filled, frozenset(group.members))
-        return rows.block_program(self.module, self.policy, group, self._stored(group), elsewhere, "") is not None
+        context = GroupContext(self.module, self.policy, group, self._stored(group), elsewhere)
+        return rows.block_program(context, "") is not None
 
     def _small_reductions(self, group: FusionGroup) -> set[str]:
         """Reductions of far less than the group's widest tensor, what they need, and what is as small and needs no

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fusiond_stitching.analysis import online_reductions
+from fusiond_stitching.analysis.fusion import GroupContext
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, operand_index, read_at
 from fusiond_stitching.analysis.plan import RowPlace
 from fusiond_stitching.analysis.row_shapes import RowShape, cut
@@ -165,15 +166,14 @@ class RowPlaces:
         return True
 
 
-def placed(
-    module: HloModule, shape: RowShape, nodes: list[HloInstruction], members: Iterable[str], stored: frozenset[str]
-) -> RowPlaces | None:
+def placed(group: GroupContext, shape: RowShape) -> RowPlaces | None:
     """Places and levels of all nodes; None where a value is read elsewhere than where it lies, or a member has no place
     that is stored or a reduction."""
-    found = RowPlaces(module, shape, nodes, stored)
-    if not all(found.put(each) for each in nodes):
+    module, stored = group.module, group.stored
+    found = RowPlaces(module, shape, group.nodes, stored)
+    if not all(found.put(each) for each in group.nodes):
         return None
-    needed = (name for name in members if name in stored or module[name].opcode == "reduce")
+    needed = (name for name in group.group.members if name in stored or module[name].opcode == "reduce")
     return found if all(name in found.place for name in needed) else None
 
 

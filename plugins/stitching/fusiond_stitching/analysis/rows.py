@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from fusiond_stitching.analysis.fusion import FusionGroup, reach
+from fusiond_stitching.analysis.fusion import GroupContext
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     ChunkSchedule,
@@ -43,35 +43,26 @@ from fusiond_stitching.analysis.row_places import RowPlaces, placed
 from fusiond_stitching.analysis.row_shapes import row_shapes
 from fusiond_stitching.analysis.row_values import KeptValues, kept_values
 from fusiond_stitching.analysis.row_workspaces import folds_pieces, shared_bytes
-from fusiond_stitching.frontend.graph import HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import HloInstruction
 
 FEW = 1 << 16  #: So few elements are not worth many blocks
 
 
-def block_program(
-    module: HloModule,
-    policy: FusionPolicy,
-    group: FusionGroup,
-    stored: frozenset[str],
-    elsewhere: Container[str],
-    name: str,
-) -> BlockProgram | None:
+def block_program(context: GroupContext, name: str) -> BlockProgram | None:
     """The group's block program with its rows in registers; None where it has none: tensors of other shapes, rows that
-    are too long, values that are read elsewhere than where they were computed. `stored` and `elsewhere` are those of
-    `stages.block_program`."""
-    if not policy.registers:
+    are too long, values that are read elsewhere than where they were computed."""
+    if not context.policy.registers:
         return None
-    nodes = reach(module, group, elsewhere)
-    if any(each.elements == 0 or each.opcode in ("dot", "scatter") for each in nodes):
+    if any(each.elements == 0 or each.opcode in ("dot", "scatter") for each in context.nodes):
         return None
-    for shape in row_shapes(module, group, nodes):
-        places = placed(module, shape, nodes, group.members, stored)
+    for shape in row_shapes(context.module, context.group, context.nodes):
+        places = placed(context, shape)
         if places is not None:
-            return _program(places, policy, group, name)
+            return _program(places, context.policy, context.group.root, name)
     return None
 
 
-def _program(places: RowPlaces, policy: FusionPolicy, group: FusionGroup, name: str) -> BlockProgram | None:
+def _program(places: RowPlaces, policy: FusionPolicy, root: str, name: str) -> BlockProgram | None:
     shape, values = places.shape, kept_values(places)
     rows = partition(places, values, policy)
     if rows is None:
@@ -82,7 +73,7 @@ def _program(places: RowPlaces, policy: FusionPolicy, group: FusionGroup, name: 
         return None  # too few blocks would walk over the rows
     schedule = ChunkSchedule(0, max(1, rows.rows_per_block * rows.columns), ScheduleKind.FLAT)
     stages = tuple(_StageOrder(places, values, rows, blocks).in_order())
-    program = BlockProgram(name=name, blocks=blocks, stages=stages, root=group.root, schedule=schedule, rows=rows)
+    program = BlockProgram(name=name, blocks=blocks, stages=stages, root=root, schedule=schedule, rows=rows)
     size = shared_bytes(places.module, program, threads)
     if size > max(policy.shared_limit, policy.row_shared if rows.threads else 0):
         return None

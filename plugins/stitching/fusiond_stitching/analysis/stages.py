@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusiond_stitching.analysis import shared_memory
-from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup, reach
+from fusiond_stitching.analysis.fusion import FusionCandidate, GroupContext
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
     Chunk,
@@ -27,10 +27,9 @@ from fusiond_stitching.analysis.plan import (
     chunk_bytes,
     power_of_two,
 )
-from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.analysis.shared_memory import Barriers, Dominance, SharedBuffer
 from fusiond_stitching.analysis.stored_values import StoredValues, reduce_key
-from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, HloInstruction
 
 PATIENCE = 16  #: Rounds of size shrinking in which nothing is given up that need not be
 STUCK = 2  #: As many, if they help nothing
@@ -46,19 +45,10 @@ class _OpenStage:
     results: list[str] = field(default_factory=list)
 
 
-def block_program(
-    module: HloModule,
-    policy: FusionPolicy,
-    group: FusionGroup,
-    candidate: FusionCandidate,
-    stored: frozenset[str],
-    elsewhere: Container[str],
-    name: str,
-) -> BlockProgram | str:
-    """The block program of a group under one candidate. `stored` are the members that must reach global memory,
-    `elsewhere` what has a buffer that others fill. A text says why there is none: shared memory does not suffice
+def block_program(context: GroupContext, candidate: FusionCandidate, name: str) -> BlockProgram | str:
+    """The block program of a group under one candidate. A text says why there is none: shared memory does not suffice
     (section 5.1.2)."""
-    planner = _Planner(module, policy, group, candidate, stored, elsewhere)
+    planner, policy = _Planner(context, candidate), context.policy
     dropped: set[str] = set()
     spilled: set[str] = set()
     rounds = stuck = 0
@@ -85,23 +75,14 @@ def block_program(
 
 
 class _Planner:
-    def __init__(
-        self,
-        module: HloModule,
-        policy: FusionPolicy,
-        group: FusionGroup,
-        candidate: FusionCandidate,
-        stored: frozenset[str],
-        elsewhere: Container[str],
-    ) -> None:
-        self.module = module
-        self.policy = policy
-        self.group = group
+    def __init__(self, context: GroupContext, candidate: FusionCandidate) -> None:
+        self.module = context.module
+        self.policy = context.policy
+        self.root = context.group.root
         self.candidate = candidate
         self.chunks = candidate.chunks
-        self.stored = stored
-        nodes = reach(module, group, elsewhere)
-        self.values = StoredValues(module, policy, frozenset(group.members), self.chunks, stored, nodes)
+        self.stored = context.stored
+        self.values = StoredValues(context, candidate.chunks)
         self.kept: list[str] = []
         self.stages: list[_OpenStage] = []
         self.stage_of: dict[str, _OpenStage] = {}
@@ -382,7 +363,7 @@ class _Planner:
             name=name,
             blocks=self.candidate.blocks,
             stages=tuple(stages),
-            root=self.group.root,
+            root=self.root,
             schedule=self.candidate.schedule,
             shared_bytes=size,
         )

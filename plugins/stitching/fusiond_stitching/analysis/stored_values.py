@@ -9,11 +9,11 @@ many times, as the paper's Divide in front of a dot.
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
+from fusiond_stitching.analysis.fusion import GroupContext
 from fusiond_stitching.analysis.plan import Chunk
-from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import EXPENSIVE, HloInstruction, HloModule
 
 SMALL_REDUCE = 8  #: A reduce over this many elements or fewer may be inlined
@@ -25,20 +25,20 @@ BARRIER = 40
 SITES = 12  #: A value that stands in more different places of the generated code than this is stored, whatever it costs
 
 
-@dataclass(frozen=True)
+@dataclass
 class StoredValues:
-    module: HloModule
-    policy: FusionPolicy
-    members: frozenset[str]
+    context: GroupContext
     chunks: Mapping[str, Chunk]
-    stored: frozenset[str]  #: The members that must reach global memory
-    nodes: Sequence[HloInstruction]  #: Members and what is inlined into them
+
+    def __post_init__(self) -> None:
+        self.module = self.context.module
+        self.policy = self.context.policy
 
     @functools.cached_property
     def weight(self) -> dict[str, int]:
         """What it costs to compute one element on the spot, everything inlined down to reduces and buffers."""
         found: dict[str, int] = {}
-        for each in self.nodes:
+        for each in self.context.nodes:
             own = WEIGHT_EXPENSIVE if each.opcode in EXPENSIVE else 1
             for operand in each.operands:
                 source = self.module[operand]
@@ -48,7 +48,7 @@ class StoredValues:
         return found
 
     def must(self, instruction: HloInstruction) -> bool:
-        if instruction.name in self.stored:
+        if instruction.name in self.context.stored:
             return True
         if instruction.opcode == "reduce":
             return self.module.inputs(instruction) > SMALL_REDUCE
@@ -58,9 +58,10 @@ class StoredValues:
         """Everything that is stored, in topological order. `dropped` shall not be, unless it must."""
         kept: set[str] = set()
         sites: dict[str, dict[tuple[object, ...], int]] = {}
-        for each in reversed(self.nodes):
+        members = frozenset(self.context.group.members)
+        for each in reversed(self.context.nodes):
             own = sites.pop(each.name, {})
-            member = each.name in self.members
+            member = each.name in members
             keep = member and self.must(each)
             if member and not keep and own and each.name not in dropped and self.policy.rules == "stitch":
                 keep = self._worth(each, own)
@@ -79,7 +80,7 @@ class StoredValues:
                     into[where] = max(into.get(where, 0), count * more)
                     if len(into) > 2 * SITES:
                         break
-        return [each.name for each in self.nodes if each.name in kept]
+        return [each.name for each in self.context.nodes if each.name in kept]
 
     def _worth(self, instruction: HloInstruction, sites: Mapping[tuple[object, ...], int]) -> bool:
         count = sum(sites.values())

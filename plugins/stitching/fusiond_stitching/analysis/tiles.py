@@ -16,7 +16,7 @@ import math
 from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
 
-from fusiond_stitching.analysis.fusion import FusionGroup, reach
+from fusiond_stitching.analysis.fusion import GroupContext
 from fusiond_stitching.analysis.indexing import Index, Symbol, delinear, linear, operand_index, symbol
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
@@ -29,7 +29,6 @@ from fusiond_stitching.analysis.plan import (
     TransposeTile,
     tiled,
 )
-from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import BYTES, SOURCES, HloInstruction, HloModule
 
 SIDE = 32  #: Of a tile, in elements: a warp's threads
@@ -38,18 +37,10 @@ LEAST = 16  #: Of a dimension for which a tile is worth its barrier
 MOST_READS = 4
 
 
-def block_program(
-    module: HloModule,
-    policy: FusionPolicy,
-    group: FusionGroup,
-    stored: frozenset[str],
-    elsewhere: Container[str],
-    name: str,
-) -> BlockProgram | None:
-    """The group's block program by tiles; None where nothing in it is transposed, or there is more to it. `stored` and
-    `elsewhere` are those of `stages.block_program`."""
-    nodes = reach(module, group, elsewhere)
-    results = [each for each in nodes if each.name in stored]
+def block_program(context: GroupContext, name: str) -> BlockProgram | None:
+    """The group's block program by tiles; None where nothing in it is transposed, or there is more to it."""
+    policy, nodes = context.policy, context.nodes
+    results = [each for each in nodes if each.name in context.stored]
     if not policy.registers or policy.threads % SIDE or policy.threads > SIDE * SIDE or not results:
         return None
     if any(each.elements == 0 or each.opcode in ("reduce", "dot", "scatter") for each in nodes):
@@ -62,16 +53,15 @@ def block_program(
             tile = TransposeTile(dims=dims, dim=dim, reads=())
             if dim == len(dims) - 1 or min(dims[dim], dims[-1]) < LEAST:
                 continue
-            found = transposed(module, results, tile, elsewhere)
+            found = transposed(context.module, results, tile, context.elsewhere)
             if found and len(found) <= MOST_READS:
                 reads = tuple(read for read, _ in found)
-                return _program(module, group, results, TransposeTile(dims=dims, dim=dim, reads=reads), name)
+                return _program(context, results, TransposeTile(dims=dims, dim=dim, reads=reads), name)
     return None
 
 
-def _program(
-    module: HloModule, group: FusionGroup, results: Sequence[HloInstruction], tile: TransposeTile, name: str
-) -> BlockProgram:
+def _program(context: GroupContext, results: Sequence[HloInstruction], tile: TransposeTile, name: str) -> BlockProgram:
+    module = context.module
     along = (tile.dim, len(tile.dims) - 1)
     splits = tiled(tile.dims, [min(SIDE, dim) if at in along else 1 for at, dim in enumerate(tile.dims)])
     chunk = BoxChunk(tuple(splits))
@@ -84,7 +74,7 @@ def _program(
         name=name,
         blocks=chunk.parts,
         stages=(stage,),
-        root=group.root,
+        root=context.group.root,
         schedule=ChunkSchedule(0, SIDE * SIDE, ScheduleKind.FLAT),
         shared_bytes=sum(tile_bytes(module, each) for each in tile.reads),
         tile=tile,

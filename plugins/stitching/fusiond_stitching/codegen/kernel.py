@@ -71,7 +71,7 @@ def kernel_text(module: HloModule, kernel: StitchedKernel, unit: SourceUnit, ava
             scope = Scope(GeneratedFunction(unit, index_type=whole))
             pointers: dict[str, bool] = {}
             writer = _writer(module, program)
-            writer(module, program, kernel.threads, known, pointers).write(scope, "block")
+            writer(module, program, kernel.threads, set(known), pointers).write(scope, "block")
             ordered = sorted(pointers, key=module.argument_order.__getitem__)
             bodies.append(_KernelBody(program, scope.body, {name: pointers[name] for name in ordered}))
         known |= {result.instruction for each in phase.programs for result in each.results if result.stored}

@@ -8,8 +8,9 @@ still runs for everybody and the work inside is guarded.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from fusiond.model.codegen.code import Code, cpp, hole, joined
 from fusiond_stitching.analysis.indexing import Index, delinear, linear, number
@@ -25,25 +26,24 @@ STEPS = {**elemental.STEPS, **indexed.STEPS}
 THREAD, ZERO, NO_HEAD = Code("threadIdx.x"), Code("0"), Code("")
 
 
-class LoopNests:
-    """Writes a block program into a scope. `available`: the instructions whose values are in their buffers before it
-    begins. `pointers` collects the buffers that it uses: name -> whether it writes it."""
+@dataclass
+class BlockWriter:
+    """Writes a block program into a scope."""
 
-    def __init__(
-        self,
-        module: HloModule,
-        program: BlockProgram,
-        threads: int,
-        available: Collection[str],
-        pointers: dict[str, bool],
-    ) -> None:
-        self._module = module
-        self._program = program
-        self._threads = threads
-        self._available = set(available)
-        self._pointers = pointers
+    _module: HloModule
+    _program: BlockProgram
+    _threads: int
+    _available: set[str]  #: The instructions whose values are in their buffers before it begins
+    _pointers: dict[str, bool]  #: The buffers that it uses, collected: name -> whether it writes it
+
+    def __post_init__(self) -> None:
+        """What it keeps beside."""
+
+
+class LoopNests(BlockWriter):
+    def __post_init__(self) -> None:
         self._shared: dict[str, tuple[Code, Chunk]] = {}
-        self._elemental = Elemental(module, self, STEPS)
+        self._elemental = Elemental(self._module, self, STEPS)
         self._block = number(0)
 
     def write(self, scope: Scope, block: str) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 from fusiond.model.nouns import Rejection, frozen
 from fusiond.model.program import Fill, Program
 from fusiond_stitching.analysis import plan
-from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup
+from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup, GroupContext
 from fusiond_stitching.analysis.performance_library import Key
 from fusiond_stitching.analysis.plan import ChunkSchedule, LibraryCall, ScheduleKind, StitchingPlan
 from fusiond_stitching.analysis.policy import FusionPolicy
@@ -48,7 +48,7 @@ def program(module: HloModule, key: Key, policy: FusionPolicy) -> Program | None
     schedule = named(key.dims, key.chunk) or ChunkSchedule(0, 1, ScheduleKind.ROW)
     candidate = FusionCandidate(schedule, key.blocks, frozen({name: key.chunk}))
     group = FusionGroup(place=(0, 0), root=name, members=(name,), candidates=(candidate,))
-    found = block_program(alone, policy, group, candidate, frozenset({name}), (), "probe")
+    found = block_program(GroupContext(alone, policy, group, frozenset({name}), ()), candidate, "probe")
     if isinstance(found, str):
         return None
     filled = {alone.buffer_of(each): _fill(alone, each) for each in alone.parameters}

@@ -6,7 +6,7 @@ column inside the pack.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from dataclasses import dataclass
 
 from fusiond.model.codegen.code import Code, cpp, hole
 from fusiond_stitching.analysis.indexing import Index, linear
@@ -18,22 +18,17 @@ from fusiond_stitching.codegen.scope import Scope
 from fusiond_stitching.frontend.graph import HloModule
 
 
+@dataclass
 class RowMemory:
-    """An `elemental.ValueReader`. `pointers`: buffers that the code uses -> whether it writes them."""
+    """An `elemental.ValueReader`."""
 
-    def __init__(
-        self,
-        module: HloModule,
-        program: BlockProgram,
-        at: RowCursor,
-        available: Collection[str],
-        pointers: dict[str, bool],
-    ) -> None:
-        self.module = module
-        self.program = program
-        self.at = at
-        self.pointers = pointers
-        self.available = set(available)
+    module: HloModule
+    program: BlockProgram
+    at: RowCursor
+    available: set[str]
+    pointers: dict[str, bool]  #: Buffers that the code uses -> whether it writes them
+
+    def __post_init__(self) -> None:
         self.kept: dict[str, Code] = {}  #: Arrays of kept values and of held packs, by instruction
         self.filled: set[str] = set()  #: Those whose values are there by now
         self.first_read: list[str] = []  #: What the sweeps so far have put into shared memory

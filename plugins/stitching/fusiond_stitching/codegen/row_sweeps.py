@@ -21,7 +21,7 @@ from fusiond_stitching.analysis.plan import BlockProgram, Registers, RowPlace, R
 from fusiond_stitching.analysis.row_workspaces import folds_pieces, workspaces
 from fusiond_stitching.codegen.column_sums import ColumnSums
 from fusiond_stitching.codegen.elemental import Elemental, type_of
-from fusiond_stitching.codegen.loop_nests import STEPS, kept
+from fusiond_stitching.codegen.loop_nests import STEPS, BlockWriter, kept
 from fusiond_stitching.codegen.reduction import ReduceGroup, groups
 from fusiond_stitching.codegen.row_cursor import ALWAYS, RowCursor
 from fusiond_stitching.codegen.row_memory import RowMemory
@@ -69,22 +69,15 @@ def _sweeps(module: HloModule, program: BlockProgram, rows: Rows) -> list[_Sweep
     return found
 
 
-class RowSweeps:
-    """Writes a block program whose rows are in registers; the parameters are those of `loop_nests.LoopNests`."""
+class RowSweeps(BlockWriter):
+    """Of rows in registers."""
 
-    def __init__(
-        self,
-        module: HloModule,
-        program: BlockProgram,
-        threads: int,
-        available: Collection[str],
-        pointers: dict[str, bool],
-    ) -> None:
+    def __post_init__(self) -> None:
+        module, program, threads = self._module, self._program, self._threads
         assert program.rows is not None
-        self._module = module
         self._rows = program.rows
         self._at = RowCursor(program, threads)
-        self._memory = RowMemory(module, program, self._at, available, pointers)
+        self._memory = RowMemory(module, program, self._at, self._available, self._pointers)
         self._elemental = Elemental(module, self._memory, STEPS)
         self._workspaces = workspaces(module, program, threads)
         parts = (self._elemental, self._memory, self._workspaces)

@@ -154,10 +154,11 @@ _BEYOND: Mapping[str, tuple[str, str]] = {
 
 # --- unary ----------------------------------------------------------------------------------------------
 
-_SAME = "log sqrt rsqrt cbrt tan tanh erf acos acosh asin asinh atanh cosh sinh".split()
+_SAME = ("log", "sqrt", "rsqrt", "cbrt", "tan", "tanh", "erf", "acos", "acosh", "asin", "asinh", "atanh", "cosh",
+         "sinh")  # fmt: skip
 _REAL: Mapping[str, str] = {
     "exponential": "exp", "exponential-minus-one": "expm1", "log-plus-one": "log1p", "sine": "sin", "cosine": "cos",
-    **{name: name for name in _SAME},
+    **dict(zip(_SAME, _SAME, strict=True)),
 }  # fmt: skip
 """Opcode -> C function of a double; with f of a float."""
 

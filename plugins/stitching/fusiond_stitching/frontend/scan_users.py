@@ -9,7 +9,7 @@ It joins only where less is moved: a value that is stored anyway is not stored t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule, topological
@@ -69,33 +69,21 @@ class _Users:
                 found[each.name] = None
         return list(found)
 
-    def _users(self) -> dict[str, list[str]]:
-        users: dict[str, list[str]] = {}
-        for each in self.found.values():
-            for name in each.operands:
-                users.setdefault(name, []).append(each.name)
-        return users
+    def _read(self, besides: Collection[str] = ()) -> set[str]:
+        """What is read by others than these."""
+        return {name for each in self.found.values() if each.name not in besides for name in each.operands}
 
     def _stored(self, own: set[str], joined: Sequence[str]) -> list[str]:
         """What others need of the results and the instructions that have joined them."""
-        users, inside = self._users(), set(joined)
-        return [
-            name
-            for name in (*sorted(own), *joined)
-            if name in self.outputs or any(each not in inside for each in users.get(name, ()))
-        ]
+        needed = self.outputs | self._read(set(joined))
+        return [name for name in (*sorted(own), *joined) if name in needed]
 
     def _moves_less(self, own: set[str], joined: Sequence[str]) -> bool:
-        users = self._users()
-
-        def read_again(name: str, inside: Iterable[str]) -> bool:
-            return any(each not in inside for each in users.get(name, ()))
-
         size = {name: self.found[name].size_bytes for name in (*own, *joined)}
-        before = sum(size[name] * (1 + read_again(name, ())) for name in own)
+        read, read_besides = self._read(), self._read(set(joined))
+        before = sum(size[name] * (1 + (name in read)) for name in own)
         before += sum(size[name] for name in joined if name in self.outputs)
-        after = sum(size[name] * (1 + read_again(name, set(joined))) for name in self._stored(own, joined))
-        return after < before
+        return sum(size[name] * (1 + (name in read_besides)) for name in self._stored(own, joined)) < before
 
     def _take(self, own: set[str], joined: Sequence[str]) -> None:
         grown = _GrownBody(self.loop, self.results[0], self.found, self.stacked[min(own)])
@@ -122,28 +110,13 @@ class _Users:
                 **dict.fromkeys((*grown.pieces, *(inside[each] for each in joined)), axes),
             }),
         )  # fmt: skip
-        self._replace(made, tuple(grown.operands), labels, own, joined)
-
-    def _replace(
-        self,
-        made: Loop,
-        operands: tuple[str, ...],
-        labels: Mapping[str, str],
-        own: Container[str],
-        joined: Iterable[str],
-    ) -> None:
-        """The results of the loop, and what has joined it, are those of another loop; or nothing, where nobody needs
-        them."""
-        for each in self.results:
-            if each.name in own and each.name not in labels:
-                del self.found[each.name]
+        results = {each.name: each.attributes["result"] for each in self.results} | labels
+        for name in {*results, *joined}:
+            if name in labels or name not in {*own, *joined}:
+                new = self.found[name].becoming("scan", *grown.operands, loop=made, result=results[name])
+                self.found[name] = new
             else:
-                self.found[each.name] = each.becoming("scan", *operands, **{**each.attributes, "loop": made})
-        for name in joined:
-            if name in labels:
-                self.found[name] = self.found[name].becoming("scan", *operands, loop=made, result=labels[name])
-            else:
-                del self.found[name]
+                del self.found[name]  # nobody needs it
 
 
 class _GrownBody:

@@ -150,20 +150,14 @@ def run_entry(
             found.append(failed)
             continue
         assert isinstance(reply, protocol.Checked)
-        worst = reply.worst
         plan = Sampling(purpose=Purpose.SEARCH, budget_secs=2.0)
         measured = runner.call(protocol.SampleRequest(candidate=path, baseline=native, plan=plan), timeout)
         result = _result(entry, candidate["name"], "right", "", as_expected=True)
-        result["worst_error"] = worst
+        result["worst_error"] = reply.worst
         if isinstance(measured, Measurement):
-            result |= {
-                "time_us": measured.time_us,
-                "ratio": measured.ratio,
-                "clock": measured.clock,
-                "throttle": measured.after.throttle,
-                "others": measured.after.others,
-                "samples": plain(measured),
-            }
+            result |= {"time_us": measured.time_us, "ratio": measured.ratio, "clock": measured.clock}
+            result |= {"throttle": measured.after.throttle, "others": measured.after.others}
+            result["samples"] = plain(measured)
         elif isinstance(measured, MeasureFailed):
             noisy = measured.outcome is Outcome.TOO_NOISY  # right, and how fast is not known
             result |= {"timing" if noisy else "outcome": measured.outcome.value, "reason": measured.reason}

@@ -27,11 +27,8 @@ class Comparison:
 def compare(buffer: Buffer, reference: Array, actual: Array) -> Comparison:
     """Compare one output as its buffer says; both of shape (elements,). NaN equals NaN, an infinity only itself."""
     if reference.shape != actual.shape or reference.dtype != actual.dtype:
-        return Comparison(
-            equal=False,
-            worst=float("inf"),
-            detail=f"{buffer.name}: {actual.size} x {actual.dtype} for {reference.size} x {reference.dtype}",
-        )
+        detail = f"{buffer.name}: {actual.size} x {actual.dtype} for {reference.size} x {reference.dtype}"
+        return Comparison(equal=False, worst=float("inf"), detail=detail)
     reference_bits, actual_bits = reference, actual
     reference, actual = readable(reference, buffer.dtype), readable(actual, buffer.dtype)
     if by_tolerance(buffer):
@@ -71,13 +68,8 @@ def difference(
     """What is said of an output of which `count` elements are wrong; `reference` and `actual` are arrays of one
     element, the first wrong one."""
     reference, actual = readable(reference, buffer.dtype), readable(actual, buffer.dtype)
-    return Comparison(
-        equal=False,
-        worst=worst,
-        detail=(
-            f"{buffer.name}: {count} of {elements} differ, first at [{first}]: {actual[0]} instead of {reference[0]}"
-        ),
-    )
+    found = f"first at [{first}]: {actual[0]} instead of {reference[0]}"
+    return Comparison(equal=False, worst=worst, detail=f"{buffer.name}: {count} of {elements} differ, {found}")
 
 
 def _unequal(reference: Array, actual: Array) -> NDArray[np.bool_]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from fusiond.devices.base import Array, DataPlane, ExecutionError, Loaded
+from fusiond.devices.base import DataPlane, ExecutionError, Loaded
 from fusiond.model.outcomes import Outcome
 from fusiond.model.program import Program, Role
 
@@ -31,6 +31,8 @@ class GuardedLoaded:
         self._seeds: Iterator[int] = itertools.cycle(seeds)
         self._seed = seeds[0]
         self.program: Program = inner.program
+        self.write, self.read, self.snapshot = inner.write, inner.read, inner.snapshot
+        self.run, self.broken_guards, self.close = inner.run, inner.broken_guards, inner.close
 
     @property
     def clock(self) -> str:
@@ -58,24 +60,6 @@ class GuardedLoaded:
         span_us = self._inner.sample_us(repeats, cold=cold)
         self._judge(self._inner, self._seed)
         return span_us
-
-    def write(self, buffer: str, data: Array) -> None:
-        self._inner.write(buffer, data)
-
-    def read(self, buffer: str) -> Array:
-        return self._inner.read(buffer)
-
-    def snapshot(self, *, outputs: bool = False) -> None:
-        self._inner.snapshot(outputs=outputs)
-
-    def run(self, *, seed: int, checked: bool) -> None:
-        self._inner.run(seed=seed, checked=checked)
-
-    def broken_guards(self) -> tuple[str, ...]:
-        return self._inner.broken_guards()
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def untouched(data: DataPlane, loaded: Loaded, seed: int) -> None:

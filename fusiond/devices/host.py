@@ -12,17 +12,8 @@ from fusiond.model.outcomes import Outcome
 from fusiond.model.program import Argument, Bytes, Pointer
 
 _SCALARS: dict[str, Any] = {
-    "bool": ctypes.c_bool,
-    "int8": ctypes.c_int8,
-    "uint8": ctypes.c_uint8,
-    "int16": ctypes.c_int16,
-    "uint16": ctypes.c_uint16,
-    "int32": ctypes.c_int32,
-    "uint32": ctypes.c_uint32,
-    "int64": ctypes.c_int64,
-    "uint64": ctypes.c_uint64,
-    "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
+    **{f"{sign}int{bits}": getattr(ctypes, f"c_{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{"bool": ctypes.c_bool, "float32": ctypes.c_float, "float64": ctypes.c_double},
 }
 
 

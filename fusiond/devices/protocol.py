@@ -118,15 +118,7 @@ def effort(values: dict[str, Any]) -> Effort:
 
 def measurement(values: dict[str, Any]) -> Measurement:
     """A Measurement from its JSON form."""
-    return Measurement(
-        **{
-            **values,
-            "span_us": tuple(values["span_us"]),
-            "baseline_us": tuple(values["baseline_us"]),
-            "wall_us": tuple(values["wall_us"]),
-            "purpose": Purpose(values["purpose"]),
-            "before": DeviceState(**values["before"]),
-            "after": DeviceState(**values["after"]),
-            "effort": effort(values["effort"]),
-        }
-    )
+    tuples = {name: tuple(values[name]) for name in ("span_us", "baseline_us", "wall_us")}
+    states = {name: DeviceState(**values[name]) for name in ("before", "after")}
+    rest = {"purpose": Purpose(values["purpose"]), "effort": effort(values["effort"])}
+    return Measurement(**{**values, **tuples, **states, **rest})

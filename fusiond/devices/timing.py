@@ -88,24 +88,15 @@ def _sampled(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> 
     if paired and not dropped:
         _refuse_noise(samples[0], samples[1], plan.noise_limit)
     width = half_width(_logs(samples))
+    effort = Effort(
+        runs=runs, warm_up_secs=warmed.secs, steady=warmed.steady, half_width=width if math.isfinite(width) else None,
+        gate_failures=sum(each.gate_failures for each in programs) - failures, retries=retries,
+    )  # fmt: skip
     return Measurement(
-        span_us=tuple(samples[0]),
-        baseline_us=tuple(samples[1]) if paired else (),
-        clock=clock,
-        cache="cold" if plan.cold else "warm",
-        purpose=plan.purpose,
-        before=before,
-        after=_with_drift(before, after),
-        dropped=dropped,
-        effort=Effort(
-            runs=runs,
-            warm_up_secs=warmed.secs,
-            steady=warmed.steady,
-            half_width=width if math.isfinite(width) else None,
-            gate_failures=sum(each.gate_failures for each in programs) - failures,
-            retries=retries,
-        ),
-    )
+        span_us=tuple(samples[0]), baseline_us=tuple(samples[1]) if paired else (), clock=clock,
+        cache="cold" if plan.cold else "warm", purpose=plan.purpose, before=before, after=_with_drift(before, after),
+        dropped=dropped, effort=effort,
+    )  # fmt: skip
 
 
 def _logs(samples: Sequence[Sequence[float]]) -> list[float]:

@@ -145,15 +145,7 @@ class LoadedPtx:
         self._workspace[:] = 0
         together, resident = math.prod(self.clusters[kernel]), request.resident
         budget = None if shape.cooperative else limits.budget
-        running = _Running(
-            self._library,
-            cache,
-            request,
-            np.array(places, np.uint64),
-            len(code.instructions),
-            limits.backwards,
-            together,
-        )
+        running = _Running(self._library, cache, request, np.array(places, np.uint64), together)
         failed, dram = None, np.zeros(2)
         try:
             found = sampling.estimate(running.runs(blocks, gpu.l2_bytes // 32), budget)
@@ -267,21 +259,14 @@ class _Running:
     """A launch, some of its blocks at a time."""
 
     def __init__(
-        self,
-        library: CountingLibrary,
-        cache: Cache,
-        request: CountRequest,
-        allocations: NDArray[np.uint64],
-        instructions: int,
-        backwards: bool,
-        together: int,
+        self, library: CountingLibrary, cache: Cache, request: CountRequest, known: NDArray[np.uint64], together: int
     ) -> None:
-        self._library, self._cache, self._request, self._backwards = library, cache, request, backwards
-        self._together = together
-        self._allocations, self._instructions = allocations, instructions
-        self._footprint = Footprint(library, allocations)
+        """`known`: begins and ends of allocations. `together`: blocks of a cluster."""
+        self._library, self._cache, self._request, self._together = library, cache, request, together
+        self._allocations, self._instructions = known, int(request.instructions)
+        self._footprint = Footprint(library, known)
         request.footprint = self._footprint.handle
-        request.allocations, request.allocation_count = allocations.ctypes.data, len(allocations)
+        request.allocations, request.allocation_count = known.ctypes.data, len(known)
         cache.begin_launch()
         self._number = cache.launches - 1
 
@@ -305,7 +290,7 @@ class _Running:
     def _run(self, begin: int, end: int) -> sampling.Piece:
         request, before = self._request, self.dram
         blocks = np.arange(begin * self._together, end * self._together, dtype=np.int64)
-        if self._backwards:
+        if request.backwards:
             blocks = blocks[::-1].copy()
         counts = np.zeros(self._instructions, COUNTS)
         read, written = (np.zeros(len(self._allocations), np.uint64) for _ in range(2))

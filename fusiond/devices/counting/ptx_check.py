@@ -93,15 +93,8 @@ def _rounded_otherwise(wanted: NDArray[Any], got: NDArray[Any]) -> bool:
 
 def apart(bundle: Path, outputs: Path, *, seed: int, fmad: bool, timeout_secs: float) -> Judged:
     """The same in a process of its own: host code of a bundle runs there."""
-    command = [
-        sys.executable,
-        "-m",
-        "fusiond.devices.counting.ptx_check",
-        str(bundle),
-        str(outputs),
-        "--seed",
-        str(seed),
-    ]
+    command = [sys.executable, "-m", "fusiond.devices.counting.ptx_check", str(bundle), str(outputs)]
+    command += ["--seed", str(seed)]
     try:
         done = children.run([*command, *([] if fmad else ["--no-fmad"])], timeout_secs=timeout_secs)
     except subprocess.TimeoutExpired:

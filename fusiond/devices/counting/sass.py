@@ -193,14 +193,9 @@ class _Blocks:
         blocks = []
         for begin, end in kept:
             following, ends, calls = after[end - 1]
-            blocks.append(
-                BasicBlock(
-                    instructions=tuple(each.instruction for each in lines[begin:end]),
-                    successors=tuple(number[each] for each in dict.fromkeys(following) if each in number),
-                    ends=ends,
-                    calls=None if calls is None else number[calls],
-                )
-            )
+            inside = tuple(each.instruction for each in lines[begin:end])
+            successors = tuple(number[each] for each in dict.fromkeys(following) if each in number)
+            blocks.append(BasicBlock(inside, successors, ends, None if calls is None else number[calls]))
         return SassFunction(self._name, tuple(blocks))
 
     def _bounds(self, after: Sequence[_After]) -> list[tuple[int, int]]:

@@ -27,14 +27,10 @@ if TYPE_CHECKING:  # bundles are checked with NumPy alone: nothing that reads YA
 RACES_SECS = 24 * 3600.0
 
 LIMITS = DeviceLimits(
-    multiprocessors=1,
-    registers_per_sm=0,  # no register file, so no caps and no occupancy
-    registers_per_block=0,
-    shared_bytes_per_sm=MOST_SHARED_BYTES,
-    shared_bytes_per_block=MOST_SHARED_BYTES,
-    threads_per_sm=2048,
-    blocks_per_sm=32,
-)
+    multiprocessors=1, registers_per_sm=0, registers_per_block=0, shared_bytes_per_sm=MOST_SHARED_BYTES,
+    shared_bytes_per_block=MOST_SHARED_BYTES, threads_per_sm=2048, blocks_per_sm=32,
+)  # fmt: skip
+"""There is no register file, so that there are no caps and no occupancy."""
 
 
 class CpuProvider:
@@ -48,15 +44,12 @@ class CpuProvider:
         if compiler is None:
             return ()
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        link = of_environment()
         info = DeviceInfo(
-            name="cpu",
-            model=_model() + (f", link {link}" if (link := of_environment()) is not None else ""),
-            arch="cpu",
-            memory_bytes=memory,
-            evidence="emulated",
+            name="cpu", model=_model() + (f", link {link}" if link is not None else ""), arch="cpu",
+            memory_bytes=memory, evidence="emulated", limits=LIMITS,
             env=frozen({"fusiond": fusiond.__version__, "toolkit": gxx.version(compiler), **triton.environment()}),
-            limits=LIMITS,
-        )
+        )  # fmt: skip
         return (info,)
 
     def missing(self) -> tuple[str, ...]:

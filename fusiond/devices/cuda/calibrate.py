@@ -140,12 +140,9 @@ class Calibrator:
         tenth = len(spans) // 10
         different = sorted({round(each, 3) for each in spans})
         step_us = min((more - less for less, more in itertools.pairwise(different)), default=0.0)
-        return {
-            "event_us": median(tuple(spans)),
-            "event_low_us": spans[tenth],
-            "event_high_us": spans[-1 - tenth],
-            "event_step_us": step_us,
-        }
+        low_us, high_us = spans[tenth], spans[-1 - tenth]
+        found = {"event_us": median(tuple(spans)), "event_low_us": low_us, "event_high_us": high_us}
+        return {**found, "event_step_us": step_us}
 
     def _kernels(self, count: int) -> float:
         def enqueue() -> None:
@@ -204,10 +201,5 @@ class Calibrator:
         self._empty(grid=(1, 1), block=(1, 1, 1), stream=self._stream)
 
     def _launch_fma(self) -> None:
-        self._fma(
-            np.uint64(int(self._out)),
-            np.uint32(ROUNDS),
-            grid=(self._blocks, 1),
-            block=(THREADS, 1, 1),
-            stream=self._stream,
-        )
+        shape = {"grid": (self._blocks, 1), "block": (THREADS, 1, 1)}
+        self._fma(np.uint64(int(self._out)), np.uint32(ROUNDS), **shape, stream=self._stream)

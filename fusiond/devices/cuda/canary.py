@@ -111,14 +111,8 @@ class Canary:
 
     def clocked(self) -> Clocked | None:
         """The clock now; None where globaltimer steps too seldom to say. Takes TICKS of its steps."""
-        self._kernel(
-            np.uint64(int(self._out)),
-            np.uint64(LIMIT_CYCLES),
-            np.uint32(TICKS),
-            grid=(self._blocks, 1),
-            block=(1, 1, 1),
-            stream=self._stream,
-        )
+        given = np.uint64(int(self._out)), np.uint64(LIMIT_CYCLES), np.uint32(TICKS)
+        self._kernel(*given, grid=(self._blocks, 1), block=(1, 1, 1), stream=self._stream)
         self._stream.synchronize()
         self._cuda.memcpy_dtoh(self._seen, int(self._out))
         sure = self._seen[self._seen[:, 2] >= LEAST_TICKS]

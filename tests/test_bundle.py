@@ -19,12 +19,10 @@ from fusiond.model.program import Buffer, Fill, Launch, Program, Role, Source, S
 PROGRAM = Program(
     name="p",
     buffers=(Buffer(name="x", dtype="float32", elements=4, role=Role.INOUT),),
-    sources=(
-        Source(name="a.b", text="// é\n", entries=("f",)),
-        Source(name="h", kind=SourceKind.HOST, text="//", entries=("g",)),
-    ),
+    sources=(Source(name="a.b", text="// é\n", entries=("f",)),
+             Source(name="h", kind=SourceKind.HOST, text="//", entries=("g",))),
     steps=(Launch(name="s", source="a.b", entry="f", grid=(1, 1, 1), block=(1, 1, 1), arguments=()),),
-)
+)  # fmt: skip
 
 
 @pytest.fixture

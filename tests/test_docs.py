@@ -54,13 +54,9 @@ def test_every_hook_is_used_by_a_test(hook: str) -> None:
 
 def test_no_hook_is_documented_that_is_not_there() -> None:
     assert re.findall(r"^### `(\w+)\(", PLUGINS, re.MULTILINE) == [
-        "register_strategies",
-        "register_devices",
-        "register_workloads",
-        "trial_finished",
-        "record_changed",
+        "register_strategies", "register_devices", "register_workloads", "trial_finished", "record_changed",
         "device_sick",
-    ]
+    ]  # fmt: skip
     assert len(HOOKS) == 6
 
 

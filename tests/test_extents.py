@@ -203,11 +203,8 @@ def test_a_formula_too_long_to_be_read_again_fixes_its_sizes():
                dataclasses.replace(base.buffers[1], elements=rest, arena=None, offset_bytes=0))  # fmt: skip
     launch = dataclasses.replace(
         base.steps[0], grid=(1, 1, 1), shared_bytes=0,
-        arguments=(
-            Scalar(dtype="int64", value=long % 1000),
-            Scalar(dtype="int32", value=m),
-            Scalar(dtype="int32", value=rest),
-        ),
+        arguments=(Scalar(dtype="int64", value=long % 1000), Scalar(dtype="int32", value=m),
+                   Scalar(dtype="int32", value=rest)),
     )  # fmt: skip
     made = dataclasses.replace(base, buffers=buffers, steps=(launch,), sizes=(), fixed=())
     found = sized(made, {"n": 10, "m": 4, "rest": 5, "mm": 1})

@@ -248,11 +248,9 @@ def test_loading_goes_on_past_a_plugin_that_fails(module: Callable[..., types.Mo
     module("good_plugin", plugin=FakePlugin())
     module("sour_plugin", plugin=Raises())
     registry = Registry.load(
-        points(
-            ("b-good", "good_plugin:plugin"), ("a-sour", "sour_plugin:plugin"), ("c-none", "no_such_module"),
-            ("d-leaves", "leaves"), ("e-breaks", "breaks"), ("f-syntax", "syntax"), ("g-attribute", "good_plugin:nil"),
-            ("b-good", "good_plugin:plugin"),
-        )
+        points(("b-good", "good_plugin:plugin"), ("a-sour", "sour_plugin:plugin"), ("c-none", "no_such_module"),
+               ("d-leaves", "leaves"), ("e-breaks", "breaks"), ("f-syntax", "syntax"),
+               ("g-attribute", "good_plugin:nil"), ("b-good", "good_plugin:plugin"))
     )  # fmt: skip
     problems = {}
     for state in registry.states:

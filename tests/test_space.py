@@ -111,13 +111,11 @@ def test_two_thousand_parameters_are_no_deeper_than_two() -> None:
 
 def test_problems_are_explained() -> None:
     space = Space(
-        parameters=(
-            Parameter(name="kind", values=("tiled", "plain")),
-            Parameter(name="tile", values=(8, 16), when="kind == 'tiled'"),
-            Parameter(name="cap", values=("none", 32)),
-        ),
+        parameters=(Parameter(name="kind", values=("tiled", "plain")),
+                    Parameter(name="tile", values=(8, 16), when="kind == 'tiled'"),
+                    Parameter(name="cap", values=("none", 32))),
         restrictions=("tile <= 8",),
-    )
+    )  # fmt: skip
     assert space.problems({"kind": "plain", "cap": 32}) == ()
     assert space.problems({"kind": "plain", "tile": 8, "cap": 32}) == ("tile does not apply unless kind == 'tiled'",)
     assert space.problems({"kind": "tiled", "tile": 16, "cap": "none"}) == ("tile <= 8 does not hold",)
@@ -198,15 +196,12 @@ def _block_alone(points: Points, one: Config, two: Config) -> bool:
 def test_draws_are_uniform(held: int) -> None:
     """Chi-square over the points of a conditional space with two blocks; the seed is fixed, so this cannot flake."""
     space = Space(
-        parameters=(
-            Parameter(name="kind", values=("tiled", "plain")),
-            Parameter(name="tile", values=(8, 16, 32), when="kind == 'tiled'"),
-            Parameter(name="unroll", values=(1, 2, 4, 8), when="tile > 8"),
-            Parameter(name="x", values=(1, 2, 3)),
-            Parameter(name="y", values=(1, 2, 3)),
-        ),
+        parameters=(Parameter(name="kind", values=("tiled", "plain")),
+                    Parameter(name="tile", values=(8, 16, 32), when="kind == 'tiled'"),
+                    Parameter(name="unroll", values=(1, 2, 4, 8), when="tile > 8"),
+                    Parameter(name="x", values=(1, 2, 3)), Parameter(name="y", values=(1, 2, 3))),
         restrictions=("unroll * tile <= 128", "x + y != 4"),
-    )
+    )  # fmt: skip
     points = Points(space, held=held)
     assert points.held == (held > 1)
     assert points.counted() == space.count()

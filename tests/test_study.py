@@ -18,15 +18,13 @@ from fusiond.tuning.search.study import Study, _JointSampler
 
 GRID = Space(parameters=(Parameter(name="x", values=(0, 1, 2)), Parameter(name="y", values=("a", "b"))))
 CONDITIONAL = Space(
-    parameters=(
-        Parameter(name="kind", values=("tiled", "plain")),
-        Parameter(name="tile", values=tuple(range(8, 200, 8)), when="kind == 'tiled'"),
-        Parameter(name="unroll", values=(1, 2, 4, 8), when="kind == 'tiled' and tile > 64"),
-        Parameter(name="threads", values=tuple(range(32, 1025, 32))),
-        Parameter(name="cap", values=("none", "paper", 32, 64)),
-    ),
+    parameters=(Parameter(name="kind", values=("tiled", "plain")),
+                Parameter(name="tile", values=tuple(range(8, 200, 8)), when="kind == 'tiled'"),
+                Parameter(name="unroll", values=(1, 2, 4, 8), when="kind == 'tiled' and tile > 64"),
+                Parameter(name="threads", values=tuple(range(32, 1025, 32))),
+                Parameter(name="cap", values=("none", "paper", 32, 64))),
     restrictions=("threads % 64 == 0 or kind == 'plain'", "tile * 8 <= threads"),
-)
+)  # fmt: skip
 SEEDS = (
     ("plain", Config.of({"kind": "plain", "threads": 128, "cap": "none"})),
     ("paper", Config.of({"kind": "tiled", "tile": 8, "threads": 256, "cap": "paper"})),
@@ -244,14 +242,10 @@ def test_the_sampler_draws_what_optuna_s_own_would(seed: int, monkeypatch: pytes
     """It is told which parameters every trial has; Optuna's finds out, and comes to the same."""
     numbers, words = tuple(range(20)), ("a", "b", "c", "d")
     space = Space(
-        parameters=(
-            Parameter(name="z", values=numbers),
-            Parameter(name="alone", values=(1,)),
-            Parameter(name="a", values=words),
-            Parameter(name="m", values=numbers),
-        ),
+        parameters=(Parameter(name="z", values=numbers), Parameter(name="alone", values=(1,)),
+                    Parameter(name="a", values=words), Parameter(name="m", values=numbers)),
         restrictions=("z + m != 17",),
-    )
+    )  # fmt: skip
     found = []
     for own in (True, False):
         if not own:

@@ -52,10 +52,8 @@ def program(text: str, threads: int = 256, language: SourceLanguage = SourceLang
     fill = Fill(kind="integers", low=1, high=1000)
     return Program(
         name="twice",
-        buffers=(
-            Buffer(name="y", dtype="int32", elements=ELEMENTS, role=Role.OUTPUT),
-            Buffer(name="x", dtype="int32", elements=ELEMENTS, role=Role.INPUT, fill=fill),
-        ),
+        buffers=(Buffer(name="y", dtype="int32", elements=ELEMENTS, role=Role.OUTPUT),
+                 Buffer(name="x", dtype="int32", elements=ELEMENTS, role=Role.INPUT, fill=fill)),
         sources=(Source(name="twice", text=text, entries=("twice",), language=language),),
         steps=(
             Launch(name="twice", source="twice", entry="twice", grid=(-(-ELEMENTS // threads), 1, 1),

@@ -53,12 +53,8 @@ SCATTERED = (
     ("what", "body", "shape", "wanted"),
     [
         ("an operand that is not used", "  ROOT %r = f32[8,4] add(%p0, %p0)", "f32[8,4]", 16 * ROW),
-        (
-            "what is cut out of an operand",
-            "  %g = f32[8,4] slice(%p1), slice={[0:8], [0:4]}\n  ROOT %r = f32[8,4] add(%p0, %g)",
-            "f32[8,4]",
-            24 * ROW,
-        ),
+        ("what is cut out of an operand",
+         "  %g = f32[8,4] slice(%p1), slice={[0:8], [0:4]}\n  ROOT %r = f32[8,4] add(%p0, %g)", "f32[8,4]", 24 * ROW),
         (
             "what is cut out, and all of it",
             "  %g = f32[8,4] slice(%p1), slice={[0:8], [0:4]}\n  %n = f32[100,4] negate(%p1)\n"
@@ -66,15 +62,12 @@ SCATTERED = (
             "(f32[8,4], f32[100,4])",
             (100 + 8 + 100) * ROW,
         ),
-        (
-            "an update in place",
-            "  %z = s32[] constant(0)\n  ROOT %r = f32[100,4] dynamic-update-slice(%p1, %p0, %z, %z)",
-            "f32[100,4]",
-            16 * ROW,
-        ),
+        ("an update in place",
+         "  %z = s32[] constant(0)\n  ROOT %r = f32[100,4] dynamic-update-slice(%p1, %p0, %z, %z)", "f32[100,4]",
+         16 * ROW),
         ("a scatter in place reads what it changes", SCATTERED, "f32[100,4]", 24 * ROW),
     ],
-)
+)  # fmt: skip
 def test_a_fusion_moves_what_it_addresses(what: str, body: str, shape: str, wanted: int) -> None:
     entry = f"""
         %x = f32[8,4] parameter(0)

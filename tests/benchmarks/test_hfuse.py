@@ -219,10 +219,8 @@ def measured_run(evidence: str = "measured") -> Run:
     known = {**counters.figures({counters.ISSUE: 33.3, counters.OCCUPANCY: 50.0}), "reason": None}
     run["pairs"] = [{
         "pair": "hist+maxpool", "swept": "maxpool.channels", "points": [point],
-        "rivals": [
-            {"name": "green contexts", "ratio": 1.4, "clock": "device"},
-            {"name": "MPS", "problem": "needs a daemon"},
-        ],
+        "rivals": [{"name": "green contexts", "ratio": 1.4, "clock": "device"},
+                   {"name": "MPS", "problem": "needs a daemon"}],
         "representative": {
             "value": 40, "native": {"hist": known, "maxpool": known}, "native_issue_slot_pct": None,
             "hfuse_free": known, "hfuse_capped": nothing, "vertical": nothing,

@@ -75,11 +75,9 @@ def measured_run() -> dict[str, Any]:
     run |= {"evidence": "measured", "device": {"model": "NVIDIA Thing"}, "driver": "580.1"}
     row = {
         "graph": "fig2", "elements": 4096, "memory": "pinned", "transfers": 11, "costs": True,
-        "ways": [
-            {"way": "separate", "messages": 11, "time_us": 100.0, "ratio": None, "clock": "wall"},
-            {"way": "fused", "messages": 4, "time_us": 80.0, "ratio": 1.25, "clock": "wall"},
-            {"way": "batch", "messages": 4, "problem": "launch_refused: no such call"},
-        ],
+        "ways": [{"way": "separate", "messages": 11, "time_us": 100.0, "ratio": None, "clock": "wall"},
+                 {"way": "fused", "messages": 4, "time_us": 80.0, "ratio": 1.25, "clock": "wall"},
+                 {"way": "batch", "messages": 4, "problem": "launch_refused: no such call"}],
         "rivals": [{"name": "CUDA graph", "problem": "refused"}],
     }  # fmt: skip
     return run | {"table_5": [row], "table_6": []}

@@ -119,12 +119,10 @@ def test_what_a_source_says_is_its_own(tmp_path: Path, text: str) -> None:
 OUT_OF_MEMORY = "echo 'cc1plus: out of memory allocating 65536 bytes after a total of 1 bytes' >&2; exit 1"
 PART_KILLED = "echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1"
 HUGE = "\n".join(
-    [
-        "#define A 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1",
-        *(f"#define {each} {','.join(16 * [before])}" for before, each in ("AB", "BC", "CD", "DE")),
-        "int x[] = {E, E, E, E};",
-    ]
-)
+    ["#define A 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1",
+     *(f"#define {each} {','.join(16 * [before])}" for before, each in ("AB", "BC", "CD", "DE")),
+     "int x[] = {E, E, E, E};"]
+)  # fmt: skip
 """Four million numbers: g++ wants most of a gigabyte."""
 
 

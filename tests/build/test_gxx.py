@@ -77,14 +77,12 @@ def test_all_that_decides_the_object_is_in_its_key(cache: BuildCache, tmp_path: 
     [
         (dataclasses.replace(KERNEL, text="\n__global__ void f(int* x) { y[0] = 1; }"), "k.cu:2: "),
         (dataclasses.replace(KERNEL, entries=("g",)), "'g'"),
-        (
-            dataclasses.replace(KERNEL, text='asm("ld.param");\n' + KERNEL.text),
-            "k: line 1: inline assembly is not emulated",
-        ),
+        (dataclasses.replace(KERNEL, text='asm("ld.param");\n' + KERNEL.text),
+         "k: line 1: inline assembly is not emulated"),
         (dataclasses.replace(HOST, text="int f( {"), "h.cpp:1: "),
         (dataclasses.replace(HOST, text='#include "no_such_file.h"'), "no_such_file.h"),
     ],
-)
+)  # fmt: skip
 def test_a_failure_is_one_line_and_is_kept(source: Source, reason: str, cache: BuildCache,
                                            monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     failed = gxx.build(source, cache=cache)

@@ -211,13 +211,10 @@ def test_caps_in_ptx() -> None:
         ('#include "gone.h"\n__global__ void k() {}', "k", "kernel.cu:1: gone.h: No such file or directory"),
         ("__global__ void k() {}", "q<float>", 'entry q<float>: identifier "q" is undefined'),
         ("__device__ void k() {}", "k", "kernel.cu: k is not a kernel (__global__ function)"),
-        (
-            "__global__ void k(int* x) { __shared__ int a[40000]; a[x[0]] = 1; __syncthreads(); x[1] = a[x[2]]; }",
-            "k",
-            "ptxas: Entry function 'k' uses too much shared data",
-        ),
+        ("__global__ void k(int* x) { __shared__ int a[40000]; a[x[0]] = 1; __syncthreads(); x[1] = a[x[2]]; }", "k",
+         "ptxas: Entry function 'k' uses too much shared data"),
     ],
-)
+)  # fmt: skip
 def test_the_reason_is_the_first_error(cache: BuildCache, text: str, entry: str, reason: str) -> None:
     found = failed(source(text, entry), cache)
     assert found.reason.startswith(reason)

@@ -116,38 +116,28 @@ DOCUMENT: dict[str, Any] = {
     ("changes", "says"),
     [
         ({}, "fuse: 1.200x the speed of streams_ab (95% interval 1.100 to 1.300)"),
-        (
-            {"verdict": "keep", "speedup": 0.5, "ci95": [0.4, 0.6]},
-            "keep it as it is: the best candidate runs at 0.500x the speed of streams_ab (95% interval 0.400 to 0.600)",
-        ),
-        (
-            {"verdict": "keep", "speedup": 1.001, "ci95": None},
-            "keep it as it is: the best candidate runs at 1.001x the speed of streams_ab",
-        ),
-        (
-            {"verdict": "keep", "speedup": None, "ci95": None, "config": None},
-            "keep it as it is: no candidate ran and was right; use streams_ab",
-        ),
+        ({"verdict": "keep", "speedup": 0.5, "ci95": [0.4, 0.6]},
+         "keep it as it is: the best candidate runs at 0.500x the speed of streams_ab (95% interval 0.400 to 0.600)"),
+        ({"verdict": "keep", "speedup": 1.001, "ci95": None},
+         "keep it as it is: the best candidate runs at 1.001x the speed of streams_ab"),
+        ({"verdict": "keep", "speedup": None, "ci95": None, "config": None},
+         "keep it as it is: no candidate ran and was right; use streams_ab"),
         (
             {"verdict": "undecided", "speedup": 1.03, "ci95": [0.9, 1.2]},
             "undecided: the best candidate runs at 1.030x the speed of streams_ab (95% interval 0.900 to 1.200), "
             "too close to call",
         ),
-        (
-            {"verdict": "undecided", "speedup": None, "ci95": None},
-            "undecided: no candidate came through the final measurement; use streams_ab",
-        ),
-        (
-            {"verdict": "undecided", "speedup": None, "ci95": None, "checks": ["the device was busy"]},
-            "undecided: no candidate came through the final measurement (the device was busy); use streams_ab",
-        ),
+        ({"verdict": "undecided", "speedup": None, "ci95": None},
+         "undecided: no candidate came through the final measurement; use streams_ab"),
+        ({"verdict": "undecided", "speedup": None, "ci95": None, "checks": ["the device was busy"]},
+         "undecided: no candidate came through the final measurement (the device was busy); use streams_ab"),
         (
             {"verdict": "tuned", "speedup": 1.3, "ci95": [1.2, 1.4], "baseline": "given"},
             "tuned: a better shape or variant of the kernel runs at 1.300x the speed of the kernel as given "
             "(95% interval 1.200 to 1.400)",
         ),
     ],
-)
+)  # fmt: skip
 def test_verdicts_in_words(changes: dict[str, Any], says: str) -> None:
     assert answer_text.verdict({**DOCUMENT, **changes}) == says
 

@@ -47,12 +47,10 @@ extern "C" __global__ void {name}(float *x, int n) {{
 UNFUSED = Program(
     name="unfused",
     buffers=(),
-    sources=(
-        Source(name="scale", text="// one\n", entries=("scale",)),
-        Source(name="shift", text="// two", entries=("shift",)),
-    ),
+    sources=(Source(name="scale", text="// one\n", entries=("scale",)),
+             Source(name="shift", text="// two", entries=("shift",))),
     steps=(),
-)
+)  # fmt: skip
 
 
 def folder_of(path: Path, sign: str) -> Path:

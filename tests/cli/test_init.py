@@ -99,13 +99,11 @@ def test_a_draft_elsewhere_finds_its_source_and_headers(fusiond: Run, tmp_path: 
         (["{}/scale.cc"], "is not a file that a draft can be made from (.cu, .cuh, .ptx, .py)"),
         (["{}/gone.cu"], "there is no file"),
         (["{}/scale.cu:thrice"], "unknown kernel 'thrice'; did you mean 'twice'?"),
-        (
-            ["{}/scale.cu", "--output", "/nowhere/x.yaml"],
-            "/nowhere/x.yaml cannot be written: No such file or directory",
-        ),
+        (["{}/scale.cu", "--output", "/nowhere/x.yaml"],
+         "/nowhere/x.yaml cannot be written: No such file or directory"),
         ([], "the following arguments are required"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line(fusiond: Run, source: Path, words: list[str], says: str) -> None:
     said = fusiond("init", *(each.format(source.parent) for each in words))
     assert said.status == 2

@@ -175,10 +175,8 @@ def test_a_row_for_each_device_that_does_something_and_one_for_the_idle() -> Non
     part = standing(part=5, parts=11, part_name="sx,gx", done=12, budget=64, best=1.25, left_secs=200.0)
     final = standing(final=2, finals=5, done=64, budget=64, left_secs=31.0)
     (devices,) = live_status.tables(
-        document(
-            worker("cuda:0", job="abc", progress=part), worker("cuda:1", job="abd", progress=final), worker("cpu"),
-            worker("cuda:2", waiting="the device is sick: it fell over"), worker("replay"),
-        ),
+        document(worker("cuda:0", job="abc", progress=part), worker("cuda:1", job="abd", progress=final), worker("cpu"),
+                 worker("cuda:2", waiting="the device is sick: it fell over"), worker("replay")),
         (),
     )  # fmt: skip
     rows = {row[0]: row[1:] for row in devices.rows}

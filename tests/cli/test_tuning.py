@@ -158,31 +158,21 @@ def test_nothing_is_stored_when_nothing_can_be_tried_of_one_job_of_a_sweep(
 @pytest.mark.parametrize(
     ("progress", "text"),
     [
-        (
-            Progress(job="j", event="job", state="running", workload="a,b", device="cpu", done=1, budget=9),
-            "job j is running: a,b on cpu, 1 of 9 trials",
-        ),
+        (Progress(job="j", event="job", state="running", workload="a,b", device="cpu", done=1, budget=9),
+         "job j is running: a,b on cpu, 1 of 9 trials"),
         (Progress(job="j", event="phase", phase="search", detail="the whole space"), "search: the whole space"),
         (Progress(job="j", event="baseline", detail="graph", time_us=12.0), "unfused, graph: 12 us"),
-        (
-            Progress(job="j", event="trial", ratio=1.5, detail="x=1", done=2, budget=9, best=1.6),
-            "trial 2/9: 1.500x  x=1, best 1.600x",
-        ),
-        (
-            Progress(
-                job="j", event="trial", outcome="crashed", reason="illegal address", detail="x=1", done=2, budget=9
-            ),
-            "trial 2/9: crashed: illegal address  x=1",
-        ),
+        (Progress(job="j", event="trial", ratio=1.5, detail="x=1", done=2, budget=9, best=1.6),
+         "trial 2/9: 1.500x  x=1, best 1.600x"),
+        (Progress(job="j", event="trial", outcome="crashed", reason="illegal address", detail="x=1", done=2, budget=9),
+         "trial 2/9: crashed: illegal address  x=1"),
         (Progress(job="j", event="record", detail="keep"), "the answer is now: keep"),
         (Progress(job="j", event="ended", state="failed", problem="no"), "job j is failed: no"),
-        (
-            Progress(job="j", event="ended", state="done", wall_secs=12.34, device_share=0.876),
-            "job j is done (12.3 s; the device measured for 88% of it)",
-        ),
+        (Progress(job="j", event="ended", state="done", wall_secs=12.34, device_share=0.876),
+         "job j is done (12.3 s; the device measured for 88% of it)"),
         (Progress(job="j", event="of a newer daemon"), ""),
     ],
-)
+)  # fmt: skip
 def test_progress_in_words_and_over_the_wire(progress: Progress, text: str) -> None:
     assert line(progress) == text
     assert from_json(progress.as_json()) == progress

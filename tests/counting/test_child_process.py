@@ -118,15 +118,13 @@ def test_host_code_that_misbehaves(body: str, why: str) -> None:
     program = Program(
         name="host",
         buffers=(),
-        sources=(
-            Source(name="k", text='extern "C" __global__ void k() {}\n', entries=("k",)),
-            Source(name="host", text=HOST % body, entries=("host",), kind=SourceKind.HOST),
-        ),
+        sources=(Source(name="k", text='extern "C" __global__ void k() {}\n', entries=("k",)),
+                 Source(name="host", text=HOST % body, entries=("host",), kind=SourceKind.HOST)),
         steps=(
             HostCall(name="call", source="host", entry="host", arguments=()),
             Launch(name="run", source="k", entry="k", grid=(1, 1, 1), block=(32, 1, 1), arguments=(), after=("call",)),
         ),
-    )
+    )  # fmt: skip
     child_process.counted({"warm": program}, model="h100", timeout_secs=0.001)
     found = child_process.counted({"native": program}, model="h100", timeout_secs=30.0 if "for" not in body else 4.0)
     assert [each["launch"] for each in found] == ["run"]

@@ -89,23 +89,16 @@ def chain(*, last: str = "gather") -> Program:
     ends = {"gather": launch("end", "gather", "made", "x", "y"), "copy": launch("end", "copy_float", "made", "y", 1, 0)}
     return Program(
         name="chain",
-        buffers=(
-            buffer("index", Role.INPUT, fill=Fill(kind="integers", low=0, high=N - 1)),
-            buffer("copied", Role.SCRATCH),
-            buffer("made", Role.SCRATCH),
-            buffer("x", Role.INPUT, "float32", fill=Fill(kind="iota")),
-            buffer("y", Role.OUTPUT, "float32"),
-        ),
+        buffers=(buffer("index", Role.INPUT, fill=Fill(kind="integers", low=0, high=N - 1)),
+                 buffer("copied", Role.SCRATCH), buffer("made", Role.SCRATCH),
+                 buffer("x", Role.INPUT, "float32", fill=Fill(kind="iota")), buffer("y", Role.OUTPUT, "float32")),
         sources=tuple(
             Source(name=name, text=(DATA / f"{name}.cu").read_text(), entries=entries)
             for name, entries in (("truths", ("copy_float",)), ("sampled", ("gather",)))
         ),
-        steps=(
-            launch("first", "copy_float", "index", "copied", 1, 0),
-            launch("second", "copy_float", "copied", "made", 1, 0),
-            ends[last],
-        ),
-    )
+        steps=(launch("first", "copy_float", "index", "copied", 1, 0),
+               launch("second", "copy_float", "copied", "made", 1, 0), ends[last]),
+    )  # fmt: skip
 
 
 def needs(program: Program) -> dependence.Needs:

@@ -40,17 +40,11 @@ MUTANTS = {
     "no order, no doubles found": ("access.cpp", "if (ascending) return count;", "return count;"),
     "a broadcast word is a conflict": ("access.cpp", "!atomic && k < used[bank] && words", "k < 0 && words"),
     "wide accesses in one phase": ("access.cpp", "size <= 4 ? 1 : size <= 8 ? 2 : 4", "1"),
-    "the oldest line is never moved up": (
-        "cache.h",
-        "            unlink(at);\n        } else if",
-        "            return at;\n        } else if",
-    ),
-    "barriers do not count": (
-        "launch.cpp",
-        "barrier.count += __builtin_popcount",
-        "barrier.count = __builtin_popcount",
-    ),
-}
+    "the oldest line is never moved up": ("cache.h", "            unlink(at);\n        } else if",
+                                          "            return at;\n        } else if"),
+    "barriers do not count": ("launch.cpp", "barrier.count += __builtin_popcount",
+                              "barrier.count = __builtin_popcount"),
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -90,52 +84,28 @@ def measured(bench: Bench) -> list[object]:
 
 
 MATRICES = {
-    "rows of A": (
-        "matrices.cpp",
-        "lane / 4 + 8 * (r % blocks)) * work.k",
-        "lane / 4 + 8 * (r / blocks)) * work.k",
-        "gemm_f16_sm_80",
-    ),
-    "rows of B": (
-        "matrices.cpp",
-        "4 * each * (r % blocks)) * work.n",
-        "4 * each * (blocks - 1 - r % blocks)) * work.n",
-        "gemm_bf16_sm_80",
-    ),
+    "rows of A": ("matrices.cpp", "lane / 4 + 8 * (r % blocks)) * work.k", "lane / 4 + 8 * (r / blocks)) * work.k",
+                  "gemm_f16_sm_80"),
+    "rows of B": ("matrices.cpp", "4 * each * (r % blocks)) * work.n", "4 * each * (blocks - 1 - r % blocks)) * work.n",
+                  "gemm_bf16_sm_80"),
     "elements of A": ("matrices.cpp", "double* row = &a[(lane / 4", "double* row = &a[(lane % 8", "gemm_s8_sm_80"),
     "columns of C": ("matrices.cpp", "2 * (lane % 4) + j % 2 + 8", "2 * (lane % 4) + 1 - j % 2 + 8", "gemm_tf32_sm_80"),
     "bits of tf32": ("matrices.cpp", "x & 0xffffe000u", "x & 0xfff00000u", "gemm_tf32_sm_80"),
     "no swizzle": ("matrices.cpp", "return at ^ ((at >> 7 & (width - 1)) << 4);", "return at;", "gemm_f16_sm_90"),
-    "leading for stride": (
-        "matrices.cpp",
-        "row / 8 * stride + number % width * 16 + number / width * leading",
-        "row / 8 * leading + number % width * 16 + number / width * stride",
-        "gemm_bf16_sm_90",
-    ),
+    "leading for stride": ("matrices.cpp", "row / 8 * stride + number % width * 16 + number / width * leading",
+                           "row / 8 * leading + number % width * 16 + number / width * stride", "gemm_bf16_sm_90"),
     "all warps the same rows": ("matrices.cpp", "w.index % 4 * 16, room.a", "0, room.a", "gemm_f16_sm_90"),
     "eights of 8 bits": ("matrices.cpp", "table<E4m3>()", "table<E5m2>()", "gemm_fp8_sm_90"),
-    "not transposed": (
-        "matrices.cpp",
-        "const bool turned = i.flags & 1;",
-        "const bool turned = false;",
-        "gemm_f16_sm_80",
-    ),
+    "not transposed": ("matrices.cpp", "const bool turned = i.flags & 1;", "const bool turned = false;",
+                       "gemm_f16_sm_80"),
     "boxes lie straight": (
         "transfers.cpp", "(place ^ ((place >> 7 & swizzled) << 4))", "place", "gemm_descriptor_sm_90",
     ),
-    "the other parity": (
-        "transfers.cpp",
-        "at.read().parity() != waited",
-        "at.read().parity() == waited",
-        "gemm_host_descriptor_sm_90",
-    ),
+    "the other parity": ("transfers.cpp", "at.read().parity() != waited", "at.read().parity() == waited",
+                         "gemm_host_descriptor_sm_90"),
     "bytes never come": ("transfers.cpp", "completed(w, i, lane, bytes, blocks);", ";", "gemm_descriptor_sm_90"),
-    "rows of tensors": (
-        "transfers.cpp",
-        "left % count[k] * map",
-        "left / count[k] * map",
-        "gemm_host_descriptor_sm_90",
-    ),
+    "rows of tensors": ("transfers.cpp", "left % count[k] * map", "left / count[k] * map",
+                        "gemm_host_descriptor_sm_90"),
     "what is outside": ("transfers.cpp", "at >= 0 && at < map.extent[k]", "at >= 0", "gemm_descriptor_sm_90"),
 }  # fmt: skip
 

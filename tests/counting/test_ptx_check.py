@@ -57,19 +57,14 @@ def program(text: str = TEXT) -> Program:
     names = ("x", "y", "bits", "values", "counts")
     return Program(
         name="judged",
-        buffers=(
-            buffer("x", "float32", MANY, Role.INPUT, kind="uniform", low=-1.0, high=1.0),
-            buffer("y", "int32", MANY, Role.INPUT, kind="integers", low=1, high=10**6),
-            buffer("bits", "uint32", MANY, Role.OUTPUT),
-            buffer("values", "float32", MANY, Role.OUTPUT),
-            buffer("counts", "int32", 16 + MANY, Role.INOUT, kind="zeros"),
-        ),
+        buffers=(buffer("x", "float32", MANY, Role.INPUT, kind="uniform", low=-1.0, high=1.0),
+                 buffer("y", "int32", MANY, Role.INPUT, kind="integers", low=1, high=10**6),
+                 buffer("bits", "uint32", MANY, Role.OUTPUT), buffer("values", "float32", MANY, Role.OUTPUT),
+                 buffer("counts", "int32", 16 + MANY, Role.INOUT, kind="zeros")),
         sources=(Source(name="judged", text=text, entries=("judged",)),),
         steps=(
-            Launch(
-                name="judged", source="judged", entry="judged", grid=(MANY // THREADS, 1, 1), block=(THREADS, 1, 1),
-                arguments=tuple(Pointer(buffer=name) for name in names),
-            ),
+            Launch(name="judged", source="judged", entry="judged", grid=(MANY // THREADS, 1, 1), block=(THREADS, 1, 1),
+                   arguments=tuple(Pointer(buffer=name) for name in names)),
         ),
     )  # fmt: skip
 
@@ -137,27 +132,15 @@ EMULATOR = {
     # file, what is replaced, with what
     "leading zeros of nothing": ("bits.h", "x ? __builtin_clz((unsigned)x) : 32", "__builtin_clz((unsigned)x) - 1"),
     "bits reversed by half-words": ("bits.h", "return __builtin_bswap32(x);", "return x << 16 | x >> 16;"),
-    "a funnel shift of the other word": (
-        "bits.h",
-        "((uint64_t)hi << 32 | lo) << (shift",
-        "((uint64_t)lo << 32 | hi) << (shift",
-    ),
-    "half numbers of three times their value": (
-        "narrow.h",
-        "const uint32_t exponent = half & 0x7c00u;",
-        "const uint32_t exponent = half & 0x7c00u; half += 0x0200;",
-    ),
-    "an exchange that never happens": (
-        "atomics.h",
-        "*address = change(old);\n    return old;",
-        "change(old);\n    return old;",
-    ),
-    "a vote that forgets a lane": (
-        "warp.cpp",
-        "uint32_t same = 0;\n    for (uint32_t rest = lanes;",
-        "uint32_t same = 0;\n    for (uint32_t rest = lanes & (lanes - 1);",
-    ),
-}
+    "a funnel shift of the other word": ("bits.h", "((uint64_t)hi << 32 | lo) << (shift",
+                                         "((uint64_t)lo << 32 | hi) << (shift"),
+    "half numbers of three times their value": ("narrow.h", "const uint32_t exponent = half & 0x7c00u;",
+                                                "const uint32_t exponent = half & 0x7c00u; half += 0x0200;"),
+    "an exchange that never happens": ("atomics.h", "*address = change(old);\n    return old;",
+                                       "change(old);\n    return old;"),
+    "a vote that forgets a lane": ("warp.cpp", "uint32_t same = 0;\n    for (uint32_t rest = lanes;",
+                                   "uint32_t same = 0;\n    for (uint32_t rest = lanes & (lanes - 1);"),
+}  # fmt: skip
 
 
 @pytest.mark.slow

@@ -245,17 +245,11 @@ def program_of(source: Source) -> Program:
         buffers=tuple(Buffer(name=name, dtype="float32", elements=256, role=role) for name, role in roles.items()),
         sources=(source,),
         steps=tuple(
-            Launch(
-                name=entry,
-                source=source.name,
-                entry=entry,
-                grid=(2, 1, 1),
-                block=(64, 1, 1),
-                arguments=(Pointer(buffer="x"), Pointer(buffer="y"), *([limit] if entry == "branch" else [])),
-            )
+            Launch(name=entry, source=source.name, entry=entry, grid=(2, 1, 1), block=(64, 1, 1),
+                   arguments=(Pointer(buffer="x"), Pointer(buffer="y"), *([limit] if entry == "branch" else [])))
             for entry in source.entries
         ),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.needs_nvcc

@@ -39,22 +39,18 @@ THEN = "    atomicAdd(&launched, 1);\n"
 LATER = f"launched > 12 * {N}"
 ODD_ONES = {
     "works in the first runs only": (source(f"    if (!({LATER})) {{\n{SQUARE}    }}\n{THEN}"), "y"),
-    "writes to its input later": (
-        source(f"{SQUARE}    if ({LATER}) x[i] = 0.0f;\n{THEN}"),
-        "x is an input, and was written to",
-    ),
+    "writes to its input later": (source(f"{SQUARE}    if ({LATER}) x[i] = 0.0f;\n{THEN}"),
+                                  "x is an input, and was written to"),
     "writes behind its output later": (source(f"{SQUARE}    if ({LATER}) y[i + {N}] = 0.0f;\n{THEN}"), "out of bounds"),
-}
+}  # fmt: skip
 """What it is -> its text, and what is said of it."""
 
 
 def program(text: str) -> Program:
     return Program(
         name="square",
-        buffers=(
-            Buffer(name="x", dtype="float32", elements=N, role=Role.INPUT, fill=Fill(kind="uniform")),
-            Buffer(name="y", dtype="float32", elements=N, role=Role.OUTPUT, compare=default_compare("float32")),
-        ),
+        buffers=(Buffer(name="x", dtype="float32", elements=N, role=Role.INPUT, fill=Fill(kind="uniform")),
+                 Buffer(name="y", dtype="float32", elements=N, role=Role.OUTPUT, compare=default_compare("float32"))),
         sources=(Source(name="s", text=text, entries=("work",)),),
         steps=(
             Launch(name="a", source="s", entry="work", grid=(1, 1, 1), block=(N, 1, 1), shared_bytes=0,

@@ -366,16 +366,12 @@ def test_a_reference_tells_which_outputs_prove_nothing(tmp_path: Path, body: str
     drawn = Fill(kind="integers", low=1, high=1000)
     program = Program(
         name="k",
-        buffers=(
-            Buffer(name="x", dtype="int32", elements=64, role=Role.INOUT, fill=drawn),
-            Buffer(name="y", dtype="int32", elements=64, role=Role.OUTPUT),
-        ),
+        buffers=(Buffer(name="x", dtype="int32", elements=64, role=Role.INOUT, fill=drawn),
+                 Buffer(name="y", dtype="int32", elements=64, role=Role.OUTPUT)),
         sources=(Source(name="k", text=text, entries=("k",)),),
         steps=(
-            Launch(
-                name="k", source="k", entry="k", grid=(1, 1, 1), block=(64, 1, 1),
-                arguments=(Pointer(buffer="x"), Pointer(buffer="y")),
-            ),
+            Launch(name="k", source="k", entry="k", grid=(1, 1, 1), block=(64, 1, 1),
+                   arguments=(Pointer(buffer="x"), Pointer(buffer="y"))),
         ),
     )  # fmt: skip
     provider = CpuProvider()

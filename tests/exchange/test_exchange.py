@@ -118,12 +118,9 @@ def test_every_order_of_arrival_serves_the_same(entry: ExchangeEntry, tmp_path: 
     """Brute force: of all answers that differ in two values, in any order, from three signers."""
     answers = [
         answer(entry, signer, processes=processes, verdict=verdict, found_at=f"2026-01-0{day}T00:00:00+00:00")
-        for signer, processes, verdict, day in (
-            (SIGNERS[0], 5, "keep", 1),
-            (SIGNERS[1], 5, "undecided", 2),
-            (SIGNERS[2], 7, "keep", 1 + seed),
-        )
-    ]
+        for signer, processes, verdict, day in ((SIGNERS[0], 5, "keep", 1), (SIGNERS[1], 5, "undecided", 2),
+                                                (SIGNERS[2], 7, "keep", 1 + seed))
+    ]  # fmt: skip
     said = set()
     for number, order in enumerate(itertools.permutations(answers)):
         exchange = Exchange(tmp_path / f"{number}.exchange.sqlite")

@@ -317,10 +317,8 @@ def allocations() -> Case:
         buffers=(buffer("x", n, Role.INPUT), buffer("t", n, Role.SCRATCH), buffer("u", n, Role.SCRATCH),
                  buffer("y", n, Role.OUTPUT)),
         steps=(Alloc(name="get t", arena="t", pooled=True),
-               launch("one", SCALE, n, pointer("x"), pointer("t"), float32(2)),
-               Alloc(name="get u", arena="u"),
-               launch("two", SCALE, n, pointer("t"), pointer("u"), float32(3)),
-               Free(name="drop t", arena="t"),
+               launch("one", SCALE, n, pointer("x"), pointer("t"), float32(2)), Alloc(name="get u", arena="u"),
+               launch("two", SCALE, n, pointer("t"), pointer("u"), float32(3)), Free(name="drop t", arena="t"),
                launch("three", SCALE, n, pointer("u"), pointer("y"), float32(1))),
     )  # fmt: skip
     return Case(program=sound(program), sizes={"n": 7},

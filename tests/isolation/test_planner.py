@@ -90,10 +90,8 @@ def prepared(planner: Planner, tmp_path: Path) -> Plan:
         path = tmp_path / "job.yaml"
         return prepare(
             registry,
-            Job(
-                strategy="mischief", request=frozen({"files": paths, "side": 2, **request}), sizes=frozen(),
-                path=str(path),
-            ),
+            Job(strategy="mischief", request=frozen({"files": paths, "side": 2, **request}), sizes=frozen(),
+                path=str(path)),
         )  # fmt: skip
 
     return make

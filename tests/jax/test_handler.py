@@ -53,10 +53,8 @@ def program() -> Program:
     )
     return Program(
         name="p",
-        buffers=(
-            buffer("in_0", Role.INPUT), buffer("out_0", Role.OUTPUT), buffer("s", Role.SCRATCH, arena="A"),
-            buffer("t", Role.SCRATCH, arena="A", offset_bytes=256),
-        ),
+        buffers=(buffer("in_0", Role.INPUT), buffer("out_0", Role.OUTPUT), buffer("s", Role.SCRATCH, arena="A"),
+                 buffer("t", Role.SCRATCH, arena="A", offset_bytes=256)),
         sources=(Source(name="one", text="", entries=("scale",)), Source(name="two", text="", entries=("twice",))),
         steps=(FillStep(name="z", buffer="s", byte=1), scale, again, twice),
     )  # fmt: skip

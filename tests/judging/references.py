@@ -252,33 +252,25 @@ CASES: dict[str, tuple[Program, Callable[[Arrays], Arrays]]] = {
         for n in (64, 516)
     },
     **{
-        f"matmul {m}x{n}x{k}": (
-            matmul(m, n, k),
-            lambda of, m=m, n=n, k=k: {"c": of["a"].reshape(m, k) @ of["b"].reshape(k, n)},
-        )
+        f"matmul {m}x{n}x{k}": (matmul(m, n, k),
+                                lambda of, m=m, n=n, k=k: {"c": of["a"].reshape(m, k) @ of["b"].reshape(k, n)})
         for m, n, k in ((16, 32, 16), (33, 17, 70))
     },
     **{
-        f"sum {n}": (
-            program(SUM, "total", [buffer("x", n), buffer("sum", 1, "inout", fill=Fill())], n, grid=4),
-            lambda of: {"sum": of["x"].sum()[None]},
-        )
+        f"sum {n}": (program(SUM, "total", [buffer("x", n), buffer("sum", 1, "inout", fill=Fill())], n, grid=4),
+                     lambda of: {"sum": of["x"].sum()[None]})
         for n in (100, 5003)
     },
     "gelu": (program(GELU, "gelu<float, 2>", [buffer("x", 700), buffer("y", 700, "output")], 700, grid=3), _gelu),
-    "axpy": (
-        program(AXPY, "axpy", [buffer("x", 400), buffer("y", 400, "inout")], 100, 0.3),
-        lambda of: {"y": SCALE * of["x"] + of["y"]},
-    ),
+    "axpy": (program(AXPY, "axpy", [buffer("x", 400), buffer("y", 400, "inout")], 100, 0.3),
+             lambda of: {"y": SCALE * of["x"] + of["y"]}),
     "convolve": (
         program(CONVOLVE, "convolve", [buffer("x", 300), buffer("y", 300, "output"),
                 buffer("count", 300, "output", "int32"), buffer("weights", 9, symbol="k:weights")], 300, grid=3),
         lambda of: _convolve(of, 300),
     ),
-    "scan": (
-        program(SCAN, "scan", [buffer("x", 200), buffer("y", 200, "output")], 200, block=256, shared=1024),
-        lambda of: {"y": np.cumsum(of["x"])},
-    ),
+    "scan": (program(SCAN, "scan", [buffer("x", 200), buffer("y", 200, "output")], 200, block=256, shared=1024),
+             lambda of: {"y": np.cumsum(of["x"])}),
     "functions": (program(FUNCTIONS, "all", [buffer("x", 128), buffer("y", 128, "output")], 128), _functions),
 }  # fmt: skip
 

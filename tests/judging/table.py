@@ -81,10 +81,8 @@ CHEATED = (
     _cheat("axpy", "reads_behind", "out of bounds", "reads_behind.cu:4", "of x"),
     _cheat("axpy", "reads_before", "out of bounds", "reads_before.cu:4", "bytes before y"),
     _cheat("axpy", "reads_all_lanes", "out of bounds", "reads_all_lanes.cu:4", "of x"),
-    _cheat(
-        "axpy", "reads_vector_behind", "out of bounds", "reads_vector_behind.cu:5", "outside of every buffer",
-        grid=["ceil_div(n, 4 * block.x)"],
-    ),
+    _cheat("axpy", "reads_vector_behind", "out of bounds", "reads_vector_behind.cu:5", "outside of every buffer",
+           grid=["ceil_div(n, 4 * block.x)"]),
     _cheat("rowsum", "no_barrier", "race", "race", "no_barrier.cu:9"),
     _cheat("rowsum", "no_first_barrier", "race", "race", "no_first_barrier.cu:6", "no_first_barrier.cu:9"),
     _cheat("rowsum", "no_barrier", "race", "sums", **PTX),

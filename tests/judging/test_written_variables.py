@@ -15,14 +15,11 @@ TEXTS = {
     "an element": ("__device__ float memo[64];\n", "y[i] = memo[i % 64]; memo[(i + 1) % 64] = x[i];", ["memo"]),
     "a counter": ("__device__ unsigned count;\n", "y[i] = atomicAdd(&count, 1);", ["count"]),
     "an unused one": ("__device__ unsigned count;\n__global__ void other() { ++count; }\n", "y[i] = x[i];", []),
-    "in a function": (
-        "__device__ float memo;\n__device__ __noinline__ void keep(float* to, float v) { *to = v; }\n",
-        "keep(&memo, x[i]); y[i] = memo;",
-        ["memo"],
-    ),
+    "in a function": ("__device__ float memo;\n__device__ __noinline__ void keep(float* to, float v) { *to = v; }\n",
+                      "keep(&memo, x[i]); y[i] = memo;", ["memo"]),
     "in a namespace": ("namespace { __device__ float memo; }\n", "memo = x[i]; y[i] = memo;", ["memo"]),
     "two": ("__device__ float a, b;\n", "(x[i] > 0 ? a : b) = 1; y[i] = a + b;", ["a", "b"]),
-}
+}  # fmt: skip
 
 
 def program(head: str, body: str, symbols: tuple[str, ...] = ()) -> Program:

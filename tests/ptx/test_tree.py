@@ -99,20 +99,16 @@ def test_scopes_keep_registers_and_labels_apart():
         ("ld.v2.u32 {%r1,%r2}, [x]", (PtxVector((PtxName("%r1"), PtxName("%r2"))), PtxAddress(PtxName("x"), 0))),
         ("mov.u64 %rd1, x+16", (PtxName("%rd1"), PtxName("x", 16))),
         ("selp.u32 %r1, 1, 0, !%p1", (PtxName("%r1"), PtxNumber(1), PtxNumber(0), Negated(PtxName("%p1")))),
-        (
-            "call.uni (r), f, (a, b), proto",
-            (PtxGroup((PtxName("r"),)), PtxName("f"), PtxGroup((PtxName("a"), PtxName("b"))), PtxName("proto")),
-        ),
+        ("call.uni (r), f, (a, b), proto",
+         (PtxGroup((PtxName("r"),)), PtxName("f"), PtxGroup((PtxName("a"), PtxName("b"))), PtxName("proto"))),
         (
             "cp [%r1], [%rd1, {%r2, %r3}], [%r4]",
-            (
-                PtxAddress(PtxName("%r1"), 0),
-                PtxTensorAddress(PtxName("%rd1"), PtxVector((PtxName("%r2"), PtxName("%r3")))),
-                PtxAddress(PtxName("%r4"), 0),
-            ),
+            (PtxAddress(PtxName("%r1"), 0),
+             PtxTensorAddress(PtxName("%rd1"), PtxVector((PtxName("%r2"), PtxName("%r3")))),
+             PtxAddress(PtxName("%r4"), 0)),
         ),
     ],
-)
+)  # fmt: skip
 def test_operands_have_their_kinds(text, wanted):
     (instruction,) = rewrite.instructions(parser.parse(kernel(f"{text};")).function("k").body)
     assert operands.parse(instruction) == wanted

@@ -14,15 +14,13 @@ from fusiond.tuning.search import features as shipped
 from fusiond.tuning.search.points import Points
 
 SPACE = Space(
-    parameters=(
-        Parameter(name="kind", values=("tiled", "plain")),
-        Parameter(name="tile", values=(8, 16, 32, 64, 128), when="kind == 'tiled'"),
-        Parameter(name="threads", values=tuple(range(32, 513, 32))),
-        Parameter(name="unroll", values=(1, 2, 3, 4)),
-        Parameter(name="cap", values=("none", "paper", 32, 64, 96)),
-    ),
+    parameters=(Parameter(name="kind", values=("tiled", "plain")),
+                Parameter(name="tile", values=(8, 16, 32, 64, 128), when="kind == 'tiled'"),
+                Parameter(name="threads", values=tuple(range(32, 513, 32))),
+                Parameter(name="unroll", values=(1, 2, 3, 4)),
+                Parameter(name="cap", values=("none", "paper", 32, 64, 96))),
     restrictions=("tile * unroll <= threads",),
-)
+)  # fmt: skip
 POINTS = Points(SPACE)
 
 

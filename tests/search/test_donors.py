@@ -24,14 +24,11 @@ PACKS = Path(__file__).parent / "packs"
 values: the first 1,243 configs of the space, in their order. And of a softmax and a batched dot behind it (figure 3 of
 stitching's paper) with rows of 32 and of 64: all 2,496 configs. Counted, so nobody was measured."""
 SPACE = Space(
-    parameters=(
-        Parameter(name="threads", values=tuple(range(32, 1025, 32))),
-        Parameter(name="items", values=tuple(range(1, 17))),
-        Parameter(name="vector", values=(1, 2, 4)),
-        Parameter(name="cap", values=("none", 32, 64)),
-    ),
+    parameters=(Parameter(name="threads", values=tuple(range(32, 1025, 32))),
+                Parameter(name="items", values=tuple(range(1, 17))), Parameter(name="vector", values=(1, 2, 4)),
+                Parameter(name="cap", values=("none", 32, 64))),
     restrictions=("items % vector == 0",),
-)
+)  # fmt: skip
 SEEDS = 5
 NEAR = 0.95
 

@@ -50,10 +50,8 @@ class Make:
             "uuid": "" if emulated else f"GPU-{name}",
             "evidence": "emulated" if emulated else "measured",
             "env": {"driver": "580.1", "fusiond": __version__},
-            "limits": DeviceLimits(
-                multiprocessors=132, shared_bytes_per_sm=228 << 10, shared_bytes_per_block=227 << 10,
-                threads_per_sm=2048, blocks_per_sm=32,
-            ),
+            "limits": DeviceLimits(multiprocessors=132, shared_bytes_per_sm=228 << 10, shared_bytes_per_block=227 << 10,
+                                   threads_per_sm=2048, blocks_per_sm=32),
         }  # fmt: skip
         return DeviceInfo(name=name, **{**given, **fields})
 

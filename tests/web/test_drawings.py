@@ -25,10 +25,8 @@ LANES = LaneDrawing(
 )
 GRAPH = DrawnGraph(
     title="Module",
-    nodes=(
-        DrawnNode(name="in", text="parameter", group=-1), DrawnNode(name="x", text="add", group=0),
-        DrawnNode(name="y", text=EVIL, group=0), DrawnNode(name="z", text="reduce", group=1),
-    ),
+    nodes=(DrawnNode(name="in", text="parameter", group=-1), DrawnNode(name="x", text="add", group=0),
+           DrawnNode(name="y", text=EVIL, group=0), DrawnNode(name="z", text="reduce", group=1)),
     edges=(Edge(source="in", target="x"), Edge(source="x", target="y"), Edge(source="y", target="z", text="4 kB"),
            Edge(source="x", target="z")),
 )  # fmt: skip

@@ -238,11 +238,8 @@ def test_structs_templates_macros_and_pointers_to_nothing(answered: Callable[...
 
 
 REFUSED = {
-    "keeps its value": (
-        "__device__ int calls; __global__ void k(float* x) { if (threadIdx.x == 0) x[0] = ++calls; }",
-        (),
-        "variables that the host sets, or that keep their value: calls",
-    ),
+    "keeps its value": ("__device__ int calls; __global__ void k(float* x) { if (threadIdx.x == 0) x[0] = ++calls; }",
+                        (), "variables that the host sets, or that keep their value: calls"),
     "no such option": ("__global__ void k(float* x) { x[threadIdx.x] = 1; }", ("-DX", "--relocatable-device-code=true"),
                        "--relocatable-device-code=true, which a job cannot say"),
     "not C++": ("__global__ void k(float* x) { x[threadIdx.x] = nothing; }", (), "nothing"),
@@ -400,12 +397,10 @@ def test_a_forked_child_goes_on(db: Path) -> None:
         ((np.zeros(4, np.float32), "x"), "argument 1 of scale is a str, whose memory cannot be located"),
         ((np.float32(1),), "scale is handed no array"),
         ((np.zeros(4, np.float32),), "scale takes 4 arguments, and is handed 1"),
-        (
-            (np.zeros(4, np.float32), np.zeros(4, np.float32), np.float64(1), np.int32(4)),
-            "argument 2 of scale has 4 bytes, and is handed 8",
-        ),
+        ((np.zeros(4, np.float32), np.zeros(4, np.float32), np.float64(1), np.int32(4)),
+         "argument 2 of scale has 4 bytes, and is handed 8"),
     ],
-)
+)  # fmt: skip
 def test_wrong_arguments(args: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         SCALE.launch(1, 32, args)
@@ -482,14 +477,12 @@ def test_and_so_is_a_whole_one(value: int) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (
-            ("-DX", "-D", "Y=2", "--define-macro=Z=a b"),
-            CompilerOptions((("X", "1"), ("Y", "2"), ("Z", "a b")), (), (), ()),
-        ),
+        (("-DX", "-D", "Y=2", "--define-macro=Z=a b"),
+         CompilerOptions((("X", "1"), ("Y", "2"), ("Z", "a b")), (), (), ())),
         (("-Iinc", "-I", "/usr", "--include-path=x"), CompilerOptions((), ("inc", "/usr", "x"), (), ())),
         (("-std=c++17", "--use_fast_math", "-arch=sm_90", "-w"), CompilerOptions((), (), ("--use_fast_math",), ())),
         (("-dc", "-fmad=false"), CompilerOptions((), (), ("-fmad=false",), ("-dc",))),
     ],
-)
+)  # fmt: skip
 def test_options(options: tuple[str, ...], told: Any) -> None:
     assert CompilerOptions.of(options) == told

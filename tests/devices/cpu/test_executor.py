@@ -156,10 +156,8 @@ def test_host_calls_and_pageable_memory(run: Callable[..., Any]) -> None:
     host = floats("h", memory=Memory.PAGEABLE)
     program = plan(
         (floats("x", Role.INPUT, memory=Memory.PAGEABLE), host, Y),
-        HostCall(
-            name="call", source="host", entry="twice",
-            arguments=(Pointer(buffer="x"), Pointer(buffer="h"), Scalar(dtype="int32", value=N)),
-        ),
+        HostCall(name="call", source="host", entry="twice",
+                 arguments=(Pointer(buffer="x"), Pointer(buffer="h"), Scalar(dtype="int32", value=N))),
         copy("up", "h", "y"),
     )  # fmt: skip
     np.testing.assert_array_equal(run(program, x=DATA)["y"], 2 * DATA)

@@ -27,21 +27,15 @@ ARENA = "(::fusiond_dynamic_shared)"
         ("extern __shared__ float s[];", f"float* const s = reinterpret_cast<float*>{ARENA};"),
         ("__shared__ extern float s[];", f"float* const s = reinterpret_cast<float*>{ARENA};"),
         ("extern const float __shared__ s[];", f"const float* const s = reinterpret_cast<const float*>{ARENA};"),
-        (
-            "extern volatile __shared__ __align__(16) unsigned char s [ ] ;",
-            f"volatile unsigned char* const s = reinterpret_cast<volatile unsigned char*>{ARENA} ;",
-        ),
-        (
-            "extern __shared__ __align__(sizeof(T)) std::pair<T, int> q[];",
-            f"std::pair<T, int>* const q = reinterpret_cast<std::pair<T, int>*>{ARENA};",
-        ),
+        ("extern volatile __shared__ __align__(16) unsigned char s [ ] ;",
+         f"volatile unsigned char* const s = reinterpret_cast<volatile unsigned char*>{ARENA} ;"),
+        ("extern __shared__ __align__(sizeof(T)) std::pair<T, int> q[];",
+         f"std::pair<T, int>* const q = reinterpret_cast<std::pair<T, int>*>{ARENA};"),
         ("extern __shared__ alignas(8) T /* x */ t[];", f"T* const t = reinterpret_cast<T*>{ARENA};"),
         ("extern __shared__ float* p[];", f"float** const p = reinterpret_cast<float**>{ARENA};"),
         ("#define S(T) extern __shared__ T s[]\n", f"#define S(T) T* const s = reinterpret_cast<T*>{ARENA}\n"),
-        (
-            "extern __shared__ float t[][W + 1]/* */[ 3 ];",
-            "float (* const t)[W + 1] [ 3 ] = reinterpret_cast<float (*)[W + 1] [ 3 ]>(::fusiond_dynamic_shared);",
-        ),
+        ("extern __shared__ float t[][W + 1]/* */[ 3 ];",
+         "float (* const t)[W + 1] [ 3 ] = reinterpret_cast<float (*)[W + 1] [ 3 ]>(::fusiond_dynamic_shared);"),
         ("extern __shared__ int\n\na[];\nx", f"int* const a = reinterpret_cast<int*>{ARENA}\n\n;\nx"),
         ("static __shared__ int a;", " __shared__ int a;"),
         ("__shared__ volatile static int b[3];", "__shared__ volatile  int b[3];"),
@@ -53,7 +47,7 @@ ARENA = "(::fusiond_dynamic_shared)"
         ('asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");', "(void)0;"),
         ('asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));', "multiprocessor = ::blockIdx.x % 4;"),
     ],
-)
+)  # fmt: skip
 def test_edits(text: str, lowered: str) -> None:
     assert lower(text) == lowered
 
@@ -87,10 +81,8 @@ def test_left_alone(text: str) -> None:
         ("extern __shared__ int a[], b[];", "line 1: declare one extern __shared__ array a statement"),
         ("extern __shared__ int (*p)[];", "line 1: an extern __shared__ variable must be an array"),
         ('\n\nasm("mma.sync %0, %tid.x;" : "=r"(x));', "line 3: inline assembly is not emulated"),
-        (
-            'asm volatile("setmaxnreg.dec.sync.aligned.u32 24;" " bar.sync 0;");',
-            "line 1: inline assembly is not emulated",
-        ),
+        ('asm volatile("setmaxnreg.dec.sync.aligned.u32 24;" " bar.sync 0;");',
+         "line 1: inline assembly is not emulated"),
         ("asm", "line 1: inline assembly is not emulated"),
         ("k<<<1, 2>>>(x);", "line 1: a kernel launch <<<...>>> is host code"),
         ("#include <cub/cub.cuh>\n", "line 1: <cub/cub.cuh> is not emulated"),
@@ -99,7 +91,7 @@ def test_left_alone(text: str) -> None:
         ("#include <cooperative_groups/reduce.h>\n", "line 1: <cooperative_groups/reduce.h> is not emulated"),
         ("#if __CUDA_ARCH__ > 7\n#endif\nextern __shared__ int a;", "line 3: an extern __shared__ variable"),
     ],
-)
+)  # fmt: skip
 def test_refusals(text: str, message: str) -> None:
     with pytest.raises(LoweringError) as caught:
         lower(text)
@@ -161,17 +153,11 @@ def bundle(folder: Path, *kernels: str, text: str = TEXT) -> str:
         buffers=tuple(Buffer(name=name, dtype="float32", elements=64, role=role) for name, role in roles.items()),
         sources=(source,),
         steps=tuple(
-            Launch(
-                name=f"{k}:{kernel}",
-                source="k",
-                entry=kernel,
-                grid=(1, 1, 1),
-                block=(64, 1, 1),
-                arguments=(Pointer(buffer="x"), Pointer(buffer="y")),
-            )
+            Launch(name=f"{k}:{kernel}", source="k", entry=kernel, grid=(1, 1, 1), block=(64, 1, 1),
+                   arguments=(Pointer(buffer="x"), Pointer(buffer="y")))
             for k, kernel in enumerate(kernels)
         ),
-    )
+    )  # fmt: skip
     write_bundle(folder, program, {})
     return str(folder)
 

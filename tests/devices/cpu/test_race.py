@@ -43,14 +43,10 @@ def buffer(name: str, role: Role = Role.SCRATCH) -> Buffer:
 def program(*, sound: bool) -> Program:
     steps = (
         Copy(name="seven", source=("a",), target=("b",)),  # the race depends on what an earlier step has written
-        Launch(
-            name="turn", source="dev", entry="reverse", grid=(1, 1, 1), block=(64, 1, 1),
-            arguments=(Pointer(buffer="b"), Pointer(buffer="c"), Scalar(dtype="int32", value=int(sound))),
-        ),
-        Launch(
-            name="move", source="dev", entry="shift", grid=(1, 1, 1), block=(64, 1, 1),
-            arguments=(Pointer(buffer="b"), Pointer(buffer="c" if sound else "b")),
-        ),
+        Launch(name="turn", source="dev", entry="reverse", grid=(1, 1, 1), block=(64, 1, 1),
+               arguments=(Pointer(buffer="b"), Pointer(buffer="c"), Scalar(dtype="int32", value=int(sound)))),
+        Launch(name="move", source="dev", entry="shift", grid=(1, 1, 1), block=(64, 1, 1),
+               arguments=(Pointer(buffer="b"), Pointer(buffer="c" if sound else "b"))),
     )  # fmt: skip
     buffers = (buffer("a", Role.INOUT), buffer("b"), buffer("c"))
     return Program(name="p", buffers=buffers, sources=(SOURCE,), steps=steps)

@@ -94,12 +94,8 @@ def test_the_carve_out_is_asked_for_where_the_program_says_so(gpu: Any) -> None:
 def test_copies_fills_and_arenas(gpu: Any) -> None:
     pair = {"arena": "host", "memory": Memory.PINNED}
     of = program(
-        (
-            Copy(name="up", source=("a", "b"), target=("da", "db")),
-            launch("twice", on="db"),
-            FillStep(name="clear", buffer="da"),
-            Copy(name="down", source=("da", "db"), target=("a", "b")),
-        ),
+        (Copy(name="up", source=("a", "b"), target=("da", "db")), launch("twice", on="db"),
+         FillStep(name="clear", buffer="da"), Copy(name="down", source=("da", "db"), target=("a", "b"))),
         buffer("a", **pair), buffer("b", **pair, offset_bytes=4 * N + 64), buffer("da", Role.SCRATCH, arena="device"),
         buffer("db", Role.SCRATCH, arena="device", offset_bytes=4 * N + 64),
     )  # fmt: skip
@@ -115,16 +111,14 @@ def test_managed_memory_is_prefetched(gpu: Any) -> None:
     """A run of two buffers up as one, one down; by the loop in C too, which is what is timed."""
     pair = {"arena": "both", "memory": Memory.MANAGED}
     of = program(
-        (
-            Prefetch(name="up", buffers=("a", "b"), to_device=True),
-            launch("k", "add", arguments=(Pointer(buffer="a"), Pointer(buffer="b"), Scalar(dtype="int32", value=N))),
-            Prefetch(name="down", buffers=("a",), to_device=False),
-            HostCall(name="h", source="h", entry="halve", arguments=(Pointer(buffer="a"),)),
-        ),
+        (Prefetch(name="up", buffers=("a", "b"), to_device=True),
+         launch("k", "add", arguments=(Pointer(buffer="a"), Pointer(buffer="b"), Scalar(dtype="int32", value=N))),
+         Prefetch(name="down", buffers=("a",), to_device=False),
+         HostCall(name="h", source="h", entry="halve", arguments=(Pointer(buffer="a"),))),
         buffer("a", **pair),
         buffer("b", Role.INPUT, offset_bytes=512, **pair),
         host=f'extern "C" void halve(float* x) {{ for (int i = 0; i < {N}; ++i) x[i] /= 2; }}',
-    )
+    )  # fmt: skip
     loaded = filled(gpu, of)
     assert loaded.clock == "wall"
     loaded.run(seed=0, checked=True)
@@ -158,11 +152,9 @@ def test_what_cannot_be_prefetched_is_refused(gpu: Any) -> None:
 def test_a_variable_of_the_module_is_a_buffer(gpu: Any) -> None:
     loaded = filled(
         gpu,
-        program(
-            (launch("a", on="w", arguments=(Pointer(buffer="w"), Scalar(dtype="int32", value=4))),),
-            buffer("w", elements=4, symbol="k:weights"),
-        ),
-    )
+        program((launch("a", on="w", arguments=(Pointer(buffer="w"), Scalar(dtype="int32", value=4))),),
+                buffer("w", elements=4, symbol="k:weights")),
+    )  # fmt: skip
     loaded.run(seed=0, checked=True)
     assert loaded.read("w").tolist() == [0, 2, 4, 6]
     with pytest.raises(ExecutionError, match="weights has 16"):
@@ -431,13 +423,10 @@ extern "C" void shift(float* x, int n, double by) { for (int i = 0; i < n; i++) 
 def _round_trip(memory: Memory = Memory.PAGEABLE) -> Program:
     call = (Pointer(buffer="h"), Scalar(dtype="int32", value=N), Scalar(dtype="float64", value=1.0))
     return program(
-        (
-            Copy(name="up", source=("h",), target=("d",), stream=1),
-            launch("twice", on="d", stream=0, after=("up",)),
-            Copy(name="down", source=("d",), target=("h",), stream=0),
-            HostCall(name="shift", source="h", entry="shift", arguments=call, stream=1, after=("down",)),
-            Copy(name="again", source=("h",), target=("d",), stream=1),
-        ),
+        (Copy(name="up", source=("h",), target=("d",), stream=1), launch("twice", on="d", stream=0, after=("up",)),
+         Copy(name="down", source=("d",), target=("h",), stream=0),
+         HostCall(name="shift", source="h", entry="shift", arguments=call, stream=1, after=("down",)),
+         Copy(name="again", source=("h",), target=("d",), stream=1)),
         buffer("h", memory=memory), buffer("d", Role.SCRATCH), host=HOST,
     )  # fmt: skip
 
@@ -474,12 +463,8 @@ def test_host_steps_are_timed_on_the_wall_clock(gpu: Any, memory: Memory, by: st
 @pytest.mark.parametrize("memory", [*Memory])
 def test_the_plan_allocates_for_itself(gpu: Any, memory: Memory) -> None:
     of = program(
-        (
-            Alloc(name="alloc", arena="work"),
-            Copy(name="in", source=("x",), target=("a",)),
-            Copy(name="out", source=("a",), target=("y",)),
-            Free(name="free", arena="work"),
-        ),
+        (Alloc(name="alloc", arena="work"), Copy(name="in", source=("x",), target=("a",)),
+         Copy(name="out", source=("a",), target=("y",)), Free(name="free", arena="work")),
         buffer("x"), buffer("y"), buffer("a", Role.SCRATCH, arena="work", offset_bytes=64, memory=memory),
     )  # fmt: skip
     loaded = filled(gpu, of)
@@ -618,13 +603,11 @@ def test_after_an_error_the_gate_is_open(gpu: Any) -> None:
         (launch("a", "hungry", block=(513, 1, 1)), "registers per block"),
         (launch("a", shared_bytes=227 * 1024), "bytes of shared memory per block"),
         (launch("a", arguments=(Pointer(buffer="x"),)), "passes 1 arguments, double_it takes 2"),
-        (
-            launch("a", arguments=(Pointer(buffer="x"), Scalar(dtype="int64", value=1))),
-            "argument 1 has 8 bytes, double_it takes 4 there",
-        ),
+        (launch("a", arguments=(Pointer(buffer="x"), Scalar(dtype="int64", value=1))),
+         "argument 1 has 8 bytes, double_it takes 4 there"),
         (launch("a", arguments=(Pointer(buffer="x"), Scalar(dtype="uint8", value=300))), "300 is not of type uint8"),
     ],
-)
+)  # fmt: skip
 def test_launches_that_cannot_be_are_refused_before(gpu: Any, step: Step, reason: str) -> None:
     with pytest.raises(ExecutionError, match=re.escape(reason)) as caught:
         gpu.load(program((step,)))
@@ -736,11 +719,8 @@ def test_a_grid_that_is_not_resident_at_once_is_refused(gpu: Any) -> None:
 
 def _batch(issue: str = "streams", memory: Memory = Memory.PINNED) -> Program:
     return program(
-        (
-            CopyBatch(name="up", copies=(("h1", "d1"), ("h2", "d2")), stream=1),
-            launch("twice", on="d1", after=("up",)),
-            CopyBatch(name="down", copies=(("d2", "h1"), ("d1", "h2"))),
-        ),
+        (CopyBatch(name="up", copies=(("h1", "d1"), ("h2", "d2")), stream=1), launch("twice", on="d1", after=("up",)),
+         CopyBatch(name="down", copies=(("d2", "h1"), ("d1", "h2")))),
         buffer("h1", memory=memory), buffer("h2", memory=memory, fill=Fill(kind="constant", low=7)),
         buffer("d1", Role.SCRATCH), buffer("d2", Role.SCRATCH), issue=issue,
     )  # fmt: skip
@@ -785,15 +765,10 @@ def test_memory_of_the_pool_comes_and_goes_in_stream_order(gpu: Any, by: str, mo
     if by == "python":
         monkeypatch.setattr(loop_code, "loop_library", missing)
     of = program(
-        (
-            Alloc(name="alloc", arena="work", pooled=True),
-            Copy(name="in", source=("x",), target=("a",)),
-            Copy(name="out", source=("a",), target=("y",)),
-            Free(name="free", arena="work"),
-            Alloc(name="own", arena="other"),
-            Free(name="gone", arena="other"),
-            Alloc(name="left", arena="kept", pooled=True),
-        ),
+        (Alloc(name="alloc", arena="work", pooled=True), Copy(name="in", source=("x",), target=("a",)),
+         Copy(name="out", source=("a",), target=("y",)), Free(name="free", arena="work"),
+         Alloc(name="own", arena="other"), Free(name="gone", arena="other"),
+         Alloc(name="left", arena="kept", pooled=True)),
         buffer("x"), buffer("y"), buffer("a", Role.SCRATCH, arena="work", offset_bytes=64),
         buffer("b", Role.SCRATCH, arena="other"), buffer("c", Role.SCRATCH, arena="kept"),
     )  # fmt: skip

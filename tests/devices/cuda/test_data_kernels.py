@@ -123,10 +123,8 @@ def patterns(dtype: str) -> st.SearchStrategy[Any]:
 @pytest.mark.slow
 @given(
     case=st.sampled_from(list(DTYPES)).flatmap(lambda name: st.tuples(st.just(name), patterns(name))),
-    how=st.builds(
-        Compare, kind=st.sampled_from(["equal", "close"]), rtol=st.sampled_from([0.0, 1e-6, 1e-2, 1e30]),
-        atol=st.sampled_from([0.0, 1e-6, 1e-1, 1e30]),
-    ),
+    how=st.builds(Compare, kind=st.sampled_from(["equal", "close"]), rtol=st.sampled_from([0.0, 1e-6, 1e-2, 1e30]),
+                  atol=st.sampled_from([0.0, 1e-6, 1e-1, 1e30])),
     same=st.lists(st.integers(0, 8)), shape=st.sampled_from([0, 1]),
 )  # fmt: skip
 @settings(deadline=None, max_examples=200)

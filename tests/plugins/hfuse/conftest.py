@@ -100,10 +100,8 @@ def facts_of(registers: int = 32, shared_bytes: int = 0, **used: int) -> Callabl
         own = {entry: next((n for name, n in used.items() if entry.startswith(name)), registers)
                for entry in source.entries}  # fmt: skip
         return {
-            entry: CompileFacts(
-                arch="sm_90", entry=entry, registers=number, shared_bytes=shared_bytes, barriers=1, stack_bytes=0,
-                spill_store_bytes=0, spill_load_bytes=0,
-            )
+            entry: CompileFacts(arch="sm_90", entry=entry, registers=number, shared_bytes=shared_bytes, barriers=1,
+                                stack_bytes=0, spill_store_bytes=0, spill_load_bytes=0)
             for entry, number in own.items()
         }  # fmt: skip
 

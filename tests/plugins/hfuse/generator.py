@@ -293,17 +293,10 @@ class _Writer:
         text = [
             "// Generated. __syncthreads() and threadIdx in a comment mean nothing.",
             *(f"#define {name} {value}" for name, value in self.macros.items()),
-            *([f"namespace {space} {{"] if space else []),
-            *self._helper_texts(),
-            *self.outside,
-            head,
-            "{",
-            *self.inside,
-            *self.lines,
-            "}",
-            *(["}"] if space else []),
+            *([f"namespace {space} {{"] if space else []), *self._helper_texts(), *self.outside, head, "{",
+            *self.inside, *self.lines, "}", *(["}"] if space else []),
             *(["__global__ void unrelated(int* p) { p[threadIdx.x] = blockIdx.x; }"] if self.chance(10) else []),
-        ]
+        ]  # fmt: skip
         full = f"ops::{entry}" if space else entry
         defines = [f'{key}: "{each}"' for key, each in self.defines.items()]
         yaml = [
@@ -810,13 +803,11 @@ class _Writer:
         kind = self.type()
         which, mask, distance = pick(
             self.choices,
-            (
-                ("me % 32u < 16u", "0x0000ffffu", self.some(1, 15)),
-                ("me % 2u == 1u", "0xaaaaaaaau", 2 * self.some(1, 15)),
-                ("me / 8u % 2u == 0u", "0x00ff00ffu", self.some(1, 7)),
-                ("me % 32u >= 28u", "0xf0000000u", self.some(1, 3)),
-            ),
-        )
+            (("me % 32u < 16u", "0x0000ffffu", self.some(1, 15)),
+             ("me % 2u == 1u", "0xaaaaaaaau", 2 * self.some(1, 15)),
+             ("me / 8u % 2u == 0u", "0x00ff00ffu", self.some(1, 7)),
+             ("me % 32u >= 28u", "0xf0000000u", self.some(1, 3))),
+        )  # fmt: skip
         value = self.clamped(kind, 1)
         name = self.fresh()
         self.put(f"{self._spelled(kind)} {name} = {value};")

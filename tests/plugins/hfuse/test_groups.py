@@ -102,10 +102,8 @@ def test_three_in_one_launch(analyse, strategy, same, config):
     [
         wide("abcd", (128, 256, 64, 512)),
         wide("abcd", (128, 256, 64, 128), order="threads"),
-        together(
-            "abcd", level="warp", map="stride", blocks=4,
-            **{"threads.a": 128, "threads.b": 256, "threads.c": 64, "threads.d": 128},
-        ),
+        together("abcd", level="warp", map="stride", blocks=4,
+                 **{"threads.a": 128, "threads.b": 256, "threads.c": 64, "threads.d": 128}),
         *(by_blocks("abcd", (256, 128, 64, 512), assign) for assign in space.ASSIGNS),
     ],
     ids=str,

@@ -37,16 +37,9 @@ def text(seed: int, count: int, *, reach: int = 4, local: float = 0.4, shuffled:
     if shuffled is not None:
         random.Random(shuffled).shuffle(lines)
     return "\n".join(
-        [
-            f"pipeline: generated{seed}",
-            "image: {width: 64, height: 48, dtype: int32}",
-            "inputs: [src]",
-            f"outputs: [{', '.join(outputs)}]",
-            "kernels:",
-            *lines,
-            "",
-        ]
-    )
+        [f"pipeline: generated{seed}", "image: {width: 64, height: 48, dtype: int32}", "inputs: [src]",
+         f"outputs: [{', '.join(outputs)}]", "kernels:", *lines, ""]
+    )  # fmt: skip
 
 
 def pipeline(seed: int, count: int, *, reach: int = 4, local: float = 0.4, shuffled: int | None = None) -> Pipeline:

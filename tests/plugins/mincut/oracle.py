@@ -106,11 +106,9 @@ def pixels(
         return np.broadcast_to(plane, shape)
     (columns, column_inside), (rows, row_inside) = (
         exchanged(np.arange(count) * step.times[axis] // step.by[axis] + step.origin[axis] + offset, side, border.mode)
-        for axis, count, offset, side in (
-            (0, shape[1], access.dx, plane.shape[1]),
-            (1, shape[0], access.dy, plane.shape[0]),
-        )
-    )
+        for axis, count, offset, side in ((0, shape[1], access.dx, plane.shape[1]),
+                                          (1, shape[0], access.dy, plane.shape[0]))
+    )  # fmt: skip
     seen = plane[rows][:, columns]
     outside = ~(row_inside[:, None] & column_inside[None, :])
     return np.where(outside, np.asarray(border.value, plane.dtype), seen)

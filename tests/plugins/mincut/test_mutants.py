@@ -110,12 +110,10 @@ WRONG = {
     "a tile half filled": (r"i \+= 32\)", "i += 64)"),
     "a gap between the blocks": (r"blockIdx\.y \* 4", "blockIdx.y * 5"),
     "the height for the width": (r"mirror_index\(x \+ 1, width\)", "mirror_index(x + 1, height)"),
-    "a return before the barrier": (
-        r"(y0 = blockIdx.*)",
-        r"\1 if (x0 + threadIdx.x >= width || y0 + threadIdx.y >= height) return;",
-    ),
+    "a return before the barrier": (r"(y0 = blockIdx.*)",
+                                    r"\1 if (x0 + threadIdx.x >= width || y0 + threadIdx.y >= height) return;"),
     "a barrier for some": (r"__syncthreads\(\);", "if (threadIdx.y < 2) __syncthreads();"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow

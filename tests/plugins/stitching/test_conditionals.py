@@ -127,26 +127,17 @@ PREDICATE = jax.ShapeDtypeStruct((), np.bool_)
     [
         (cond, (PREDICATE, wide(4096, 4096)), True),
         # One of them reads three more tensors than the other.
-        (
-            lambda p, x, a, b, c: lax.cond(p, lambda x, a, b, c: x + a + b + c, lambda x, a, b, c: x * 2, x, a, b, c),
-            (PREDICATE, *[wide(4096, 4096)] * 4),
-            False,
-        ),
-        (
-            lambda p, x, a, b, c: lax.cond(p, lambda x, a, b, c: x + a + b + c, lambda x, a, b, c: x * 2, x, a, b, c),
-            (PREDICATE, *[wide(64, 64)] * 4),
-            True,
-        ),
+        (lambda p, x, a, b, c: lax.cond(p, lambda x, a, b, c: x + a + b + c, lambda x, a, b, c: x * 2, x, a, b, c),
+         (PREDICATE, *[wide(4096, 4096)] * 4), False),
+        (lambda p, x, a, b, c: lax.cond(p, lambda x, a, b, c: x + a + b + c, lambda x, a, b, c: x * 2, x, a, b, c),
+         (PREDICATE, *[wide(64, 64)] * 4), True),
         (lambda p, x: lax.cond(p, lambda x: x @ x, lambda x: x, x), (PREDICATE, wide(8, 8)), False),
         (lambda p, x: lax.cond(p, jnp.sort, lambda x: x, x), (PREDICATE, wide(8)), False),
         (softmax_or_not, (PREDICATE, wide(4096, 4096)), False),
-        (
-            lambda p, x: lax.cond(p, lambda x: lax.while_loop(lambda s: s.sum() > 0, jnp.sin, x), lambda x: x, x),
-            (PREDICATE, wide(8)),
-            False,
-        ),
+        (lambda p, x: lax.cond(p, lambda x: lax.while_loop(lambda s: s.sum() > 0, jnp.sin, x), lambda x: x, x),
+         (PREDICATE, wide(8)), False),
     ],
-)
+)  # fmt: skip
 def test_what_is_dear_stays_a_boundary(function: Any, shapes: Any, selected: bool) -> None:
     module = importer.read(oracle.lowered(function, *shapes), "m.hlo")
     assert (not module.foreign) == selected

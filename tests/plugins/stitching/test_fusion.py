@@ -74,11 +74,9 @@ def test_a_small_tensor_is_left_to_one_block():
 
 def test_nothing_is_fused_across_a_library_call():
     found = fuse(
-        module(
-            "x = f32[16,16] parameter(0)", "a = f32[16,16] tanh(x)",
-            "d = f32[16,16] dot(a, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
-            "ROOT b = f32[16,16] add(d, a)",
-        ),
+        module("x = f32[16,16] parameter(0)", "a = f32[16,16] tanh(x)",
+               "d = f32[16,16] dot(a, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+               "ROOT b = f32[16,16] add(d, a)"),
         BEYOND,
     )  # fmt: skip
     assert [set(each.members) for each in found.groups] == [{"a"}, {"b"}]

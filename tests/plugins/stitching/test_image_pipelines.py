@@ -78,10 +78,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "of channels one": (lambda x: jnp.max(x, 1) - blurred(x[:, 1]), (rand(2, 3, 19, 33),)),
     "given taps": (lambda x, taps: blurred(x, taps) + x, (rand(21, 17), rand(5, 3))),
-    "halves": (
-        lambda x: jnp.clip(blurred(x.astype(jnp.float32)).astype(jnp.float16) * x, 0, 1),
-        (rand(21, 17).astype(np.float16),),
-    ),
+    "halves": (lambda x: jnp.clip(blurred(x.astype(jnp.float32)).astype(jnp.float16) * x, 0, 1),
+               (rand(21, 17).astype(np.float16),)),
     "bytes": (lambda x: blurred(x.astype(jnp.float32) / 255) > 0.5, (rand(21, 17).astype(np.uint8) + 7,)),
     "two images": (lambda x, y: jnp.where(blurred(x) > y, jnp.maximum(x, y), 0.0), (rand(18, 27), rand(18, 27))),
 }  # fmt: skip

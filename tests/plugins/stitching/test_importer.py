@@ -80,14 +80,10 @@ SAME = {
         "b = f32[4,1,6]{2,1,0} broadcast(k), dimensions={0,1}", "y = f32[4,1,6]{2,1,0} reshape(x)",
         "a = f32[4,1,6]{2,1,0} add(b, y)", "ROOT t = f32[1,6,4]{2,1,0} transpose(a), dimensions={1,2,0}",
     ],
-    "a reduce over a dimension of one": [
-        "x = f32[4,1]{1,0} parameter(0)", "z = f32[] constant(0)",
-        "ROOT s = f32[4]{0} reduce(x, z), dimensions={1}, to_apply=add_f32",
-    ],
-    "equal instructions": [
-        "x = f32[4]{0} parameter(0)", "a = f32[4]{0} negate(x)", "b = f32[4]{0} negate(x)", "c = f32[4]{0} copy(a)",
-        "ROOT d = f32[4]{0} multiply(c, b)",
-    ],
+    "a reduce over a dimension of one": ["x = f32[4,1]{1,0} parameter(0)", "z = f32[] constant(0)",
+                                         "ROOT s = f32[4]{0} reduce(x, z), dimensions={1}, to_apply=add_f32"],
+    "equal instructions": ["x = f32[4]{0} parameter(0)", "a = f32[4]{0} negate(x)", "b = f32[4]{0} negate(x)",
+                           "c = f32[4]{0} copy(a)", "ROOT d = f32[4]{0} multiply(c, b)"],
 }  # fmt: skip
 
 

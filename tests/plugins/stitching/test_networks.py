@@ -91,27 +91,21 @@ WEIGHTS = (
 LAYERS = ((33, 7), (7,), (7, 5), (5,))
 FUNCTIONS = {
     "block": (block, (floats(2, 17, WIDTH), *WEIGHTS)),
-    "gradient": (
-        jax.grad(lambda *p: (block(*p) ** 2).mean(), argnums=tuple(range(13))),
-        (floats(2, 17, WIDTH), *WEIGHTS),
-    ),
+    "gradient": (jax.grad(lambda *p: (block(*p) ** 2).mean(), argnums=tuple(range(13))),
+                 (floats(2, 17, WIDTH), *WEIGHTS)),
     "group_norm": (group_norm, (floats(2, 6, 6, 12),)),
     "embedding": (rows_of, (floats(50, 8), whole(50, 4, 7), floats(4, 7, 8))),
-    "cross_entropy": (
-        lambda x, y: -(jax.nn.one_hot(y, 10) * jax.nn.log_softmax(x)).sum(-1).mean(),
-        (floats(31, 10), whole(10, 31)),
-    ),
+    "cross_entropy": (lambda x, y: -(jax.nn.one_hot(y, 10) * jax.nn.log_softmax(x)).sum(-1).mean(),
+                      (floats(31, 10), whole(10, 31))),
     "argmax": (lambda x: jnp.take_along_axis(x, jnp.argmax(x, 1)[:, None], 1), (floats(9, 13),)),
     "adam": (adam, tuple([np.abs(floats(*each)) for each in LAYERS] for _ in range(4))),
     "gru": (gru, (floats(5, 8), floats(5, 6), floats(3, 8, 6), floats(3, 6, 6))),
     "quantised": (quantised, (floats(12, 33),)),
-    "cache": (
-        lambda c, x, i: jax.nn.softmax(jax.lax.dynamic_update_slice(c, x * 2, (0, i, 0)).sum(-1)),
-        (floats(2, 10, 4), floats(2, 1, 4), np.int32(7)),
-    ),
+    "cache": (lambda c, x, i: jax.nn.softmax(jax.lax.dynamic_update_slice(c, x * 2, (0, i, 0)).sum(-1)),
+              (floats(2, 10, 4), floats(2, 1, 4), np.int32(7))),
     "padded": (lambda x: jnp.pad(x, 2, mode="edge") + jnp.pad(x, 2, mode="reflect"), (floats(6, 7),)),
     "log_sum": (jax.grad(lambda x: jax.scipy.special.logsumexp(x, axis=(0, 2)).sum()), (floats(5, 7, 9),)),
-}
+}  # fmt: skip
 
 
 @functools.cache

@@ -165,22 +165,16 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "groups, one image": (group_norm(3), (normal(1, 40, 72), normal(72), normal(72))),
     "groups, streamed": (group_norm(4), (normal(4, 600, 64), normal(64), normal(64))),
     "groups, backward": (group_norm_backward, (normal(3, 5, 4, 32), normal(32), normal(3, 5, 4, 32))),
-    "groups, gradients": (
-        group_norm_gradients(group_norm(4)),
-        (normal(9, 32, 8, 32), normal(32), normal(9, 32, 8, 32)),
-    ),
-    "groups, gradients by flax": (
-        group_norm_gradients(group_norm_of_flax),
-        (normal(32, 16, 4, 32), normal(32), normal(32, 16, 4, 32)),
-    ),
+    "groups, gradients": (group_norm_gradients(group_norm(4)),
+                          (normal(9, 32, 8, 32), normal(32), normal(9, 32, 8, 32))),
+    "groups, gradients by flax": (group_norm_gradients(group_norm_of_flax),
+                                  (normal(32, 16, 4, 32), normal(32), normal(32, 16, 4, 32))),
     "groups, gradients of halves": (
         group_norm_gradients(group_norm(2)),
         tuple(normal(*dims, dtype=np.float16) for dims in ((2, 12, 6, 64), (64,), (2, 12, 6, 64))),
     ),
-    "groups, gradients streamed": (
-        group_norm_gradients(group_norm(4)),
-        (normal(2, 600, 64), normal(64), normal(2, 600, 64)),
-    ),
+    "groups, gradients streamed": (group_norm_gradients(group_norm(4)),
+                                   (normal(2, 600, 64), normal(64), normal(2, 600, 64))),
     "groups behind a product": (
         behind_a_convolution, (normal(6, 24, 16, 32), normal(32), normal(6, 24, 16, 32), normal(32, 32)),
     ),

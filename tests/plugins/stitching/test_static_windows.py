@@ -103,21 +103,16 @@ def test_numbers_are_what_numpy_says(values: list[int], limit: int, step: int) -
     array = np.array(values, np.int32)
     with np.errstate(over="ignore"):
         wanted = np.concatenate(
-            [
-                np.where(array < limit, array + np.int32(len(values)), array)[::step],
-                np.maximum(array * np.int32(3), array - np.int32(7)),
-                np.broadcast_to(array[:1], (3,)),
-                np.arange(4, dtype=np.int32),
-            ]
-        )
+            [np.where(array < limit, array + np.int32(len(values)), array)[::step],
+             np.maximum(array * np.int32(3), array - np.int32(7)), np.broadcast_to(array[:1], (3,)),
+             np.arange(4, dtype=np.int32)]
+        )  # fmt: skip
 
     def same() -> Any:
         x = lax.optimization_barrier(jnp.array(array))
         return jnp.concatenate(
-            [
-                jnp.where(x < limit, x + len(values), x)[::step], jnp.maximum(x * 3, x - 7),
-                jnp.broadcast_to(x[:1], (3,)), lax.iota(jnp.int32, 4),
-            ],
+            [jnp.where(x < limit, x + len(values), x)[::step], jnp.maximum(x * 3, x - 7), jnp.broadcast_to(x[:1], (3,)),
+             lax.iota(jnp.int32, 4)],
         )  # fmt: skip
 
     assert numbers(same) == [tuple(wanted.tolist())]

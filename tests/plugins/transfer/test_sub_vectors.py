@@ -197,11 +197,8 @@ def test_other_sizes_and_exports(analyse: Analyse, strategy: Transfer, device: A
         ("x[0:n // 2]", "w[0:5]", "there is no vector 'w'"),
         ("x[0:n // 2]", "x[0-5]", "is not a part of a vector; expected a name and bounds, such as x"),
         ("x[0:n // 2]", "x[0:7]", "and a vector it is made of 7"),
-        (
-            'reads: ["x[0:n // 2]"]',
-            'reads: ["x[0:n // 2]", "x[n // 2:]"]',
-            "x would stand for two parts of it; a source",
-        ),
+        ('reads: ["x[0:n // 2]"]', 'reads: ["x[0:n // 2]", "x[n // 2:]"]',
+         "x would stand for two parts of it; a source"),
         ('["y[n // 2:]"]', '["y[n // 4:n // 2 + n // 4]"]', r"y\[256:512\] has two writers: low and high"),
         ('"y[n // 2:]"', '"y[n // 2 + 1:]"', "and a vector it is made of 512"),
         ("outputs: [y, z]\n", "outputs: [y, z]\nadjacent: [[z, v]]\n", "there is no vector 'v'"),
@@ -210,7 +207,7 @@ def test_other_sizes_and_exports(analyse: Analyse, strategy: Transfer, device: A
         ('["y[:n // 2]"]', '["y[:n // 2]"], in_place: {"y[:n // 2]": x}', "in place is all of a vector"),
         ("reads: [y], writes: [z]", "reads: [y], writes: [z], in_place: {z: y}", "y is named in parts"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_has_a_line(parse: Parse, old: str, new: str, why: str) -> None:
     assert old in HALVES
     with pytest.raises(RequestError, match=why) as caught:

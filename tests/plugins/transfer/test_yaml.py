@@ -124,12 +124,10 @@ kernels:
     ("kernel", "says"),
     [
         ("reads: [a], writes: [b, s], in_place: {b: a}", "the outputs of k0 differ in length"),
-        (
-            "reads: [a, t], writes: [s, u], in_place: {s: t}, body: {s: sum(a), u: sum(a)}",
-            "k0 sums for several outputs",
-        ),
+        ("reads: [a, t], writes: [s, u], in_place: {s: t}, body: {s: sum(a), u: sum(a)}",
+         "k0 sums for several outputs"),
     ],
-)
+)  # fmt: skip
 def test_in_place_is_refused_where_one_output_would_overwrite_what_another_needs(
     kernel: str, says: str, parse: Parse
 ) -> None:

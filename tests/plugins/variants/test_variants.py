@@ -69,13 +69,11 @@ def test_the_space_is_the_union_of_the_variants_own(files: Path, registry: Regis
 
 def test_conditions_and_restrictions_keep_their_meaning() -> None:
     own = Space(
-        parameters=(
-            Parameter(name="kind", values=("a", "threads")),
-            Parameter(name="threads", values=(32, 64), when="kind == 'threads'"),
-            Parameter(name="cap.b", values=(1, 2)),
-        ),
+        parameters=(Parameter(name="kind", values=("a", "threads")),
+                    Parameter(name="threads", values=(32, 64), when="kind == 'threads'"),
+                    Parameter(name="cap.b", values=(1, 2))),
         restrictions=("cap.b == 1 or threads <= 32", "kind != 'a' or cap.b == 2"),
-    )
+    )  # fmt: skip
     both = space.union({"one": own, "two": own})
     expected = {space.of_variant(name, config) for name in ("one", "two") for config in own.points()}
     assert set(both.points()) == expected
@@ -119,13 +117,11 @@ def test_every_variant_gives_the_same(files: Path, registry: Registry, each: int
     ("change", "said"),
     [
         (("name: y, dtype: float32", "name: z, dtype: float32"), "'z', which the reference has not (it has x, y)"),
-        (
-            ("name: y, dtype: float32", "name: y, dtype: float64"),
-            "y is 3000 x float64, in the reference 3000 x float32",
-        ),
+        (("name: y, dtype: float32", "name: y, dtype: float64"),
+         "y is 3000 x float64, in the reference 3000 x float32"),
         (("name: x, dtype: float32, elements: n", "name: x, dtype: float32, elements: 2 * n"), "x is 6000 x float32"),
     ],
-)
+)  # fmt: skip
 def test_other_arguments_are_refused(files: Path, registry: Registry, change: tuple[str, str], said: str) -> None:
     text = (files / "each.yaml").read_text()
     source = (files / "each.cu").read_text()

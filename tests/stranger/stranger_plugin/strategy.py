@@ -47,12 +47,10 @@ class SaxpyUnroll(StrategyBase[Saxpy, Target]):
 
     def space(self, analysis: Analysis[Saxpy, Target], answers: Answers) -> Space:
         return Space(
-            parameters=(
-                Parameter(name="unroll", values=(1, 2, 4, 8)),
-                Parameter(name="threads", values=(64, 128, 256)),
-            ),
+            parameters=(Parameter(name="unroll", values=(1, 2, 4, 8)),
+                        Parameter(name="threads", values=(64, 128, 256))),
             restrictions=("unroll * threads <= 1024",),
-        )
+        )  # fmt: skip
 
     def seeds(
         self, analysis: Analysis[Saxpy, Target], space: Space, answers: Answers
@@ -99,10 +97,8 @@ def _program(saxpy: Saxpy, unroll: int, threads: int) -> Program:
             Launch(
                 name="saxpy", source="saxpy", entry="saxpy", grid=(ceil_div(elements, threads * unroll), 1, 1),
                 block=(threads, 1, 1),
-                arguments=(
-                    Pointer(buffer="x"), Pointer(buffer="y"), Scalar(dtype="float32", value=saxpy.scale),
-                    Scalar(dtype="int32", value=elements),
-                ),
+                arguments=(Pointer(buffer="x"), Pointer(buffer="y"), Scalar(dtype="float32", value=saxpy.scale),
+                           Scalar(dtype="int32", value=elements)),
             ),
         ),
     )  # fmt: skip

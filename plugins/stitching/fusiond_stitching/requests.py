@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from fusiond.model.errors import RequestError
+from fusiond.model.inputs import values
 from fusiond.model.inputs.documents import Node
 from fusiond.model.keys import text_key
 from fusiond.model.nouns import Job, frozen
@@ -49,23 +50,25 @@ def read(job: Job, inputs: Inputs) -> tuple[str, StitchingRequest, Mapping[str, 
         raise RequestError("a module's sizes are part of it; lower it again for other sizes", where=job.where("sizes"))
     title, module, path, hashes = _module(job, inputs)
     if "frame" in job.request:
-        module = _frame(module, _node(job, "frame"))
+        module = _frame(module, values.job_key(job, "frame"))
         title = f"{title}:{module.name}"
     if not any(each.opcode == "scan" or module.fusable(each) for each in module.instructions):
         raise _nothing_to_fuse(module, path)
-    filled = fills.read(module, _node(job, "inputs") if "inputs" in job.request else None, _files(inputs))
-    group = _flag(job, "group")
+    filled = fills.read(
+        module, _tree(job, "inputs", job.request["inputs"]) if "inputs" in job.request else None, _files(inputs)
+    )
+    group = values.job_key(job, "group", False).boolean()
     if group and "groups" in job.request:
-        raise _node(job, "groups").fail("a job with `group: true` is one group; leave this out")
+        raise values.job_key(job, "groups").fail("a job with `group: true` is one group; leave this out")
     request = StitchingRequest(
         job=job,
         module=module,
         fills=frozen(filled),
-        dots=_choice(job, "dots", DOTS),
-        accuracy=_choice(job, "accuracy", (STRICT, AS_XLA)),
+        dots=values.job_key(job, "dots", DOTS[0]).choice(*DOTS),
+        accuracy=values.job_key(job, "accuracy", STRICT).choice(STRICT, AS_XLA),
         deterministic=_deterministic(job, module),
-        probes=_count(job, "probes", PROBES, 10_000),
-        groups=0 if group else _count(job, "groups", GROUPS, 1000),
+        probes=values.job_key(job, "probes", PROBES).integer(least=0, most=10_000),
+        groups=0 if group else values.job_key(job, "groups", GROUPS).integer(least=0, most=1000),
         group=group,
     )
     hashes |= {each.file: each.digest for each in filled.values() if each.file and each.digest}
@@ -76,7 +79,7 @@ def _module(job: Job, inputs: Inputs) -> tuple[str, HloModule, str, dict[str, st
     """(title, module, path for messages, path -> hash): from the text in the job, a file, or a catalogue name."""
     if "module" not in job.request:
         raise RequestError("the key 'module' is missing: a catalogue name, or the path of an HLO text", where=job.path)
-    root = _node(job, "module")
+    root = values.job_key(job, "module")
     name = root.text()
     if name.lstrip().startswith("HloModule") or stablehlo.is_text(name):
         module = importer.read(_hlo(name, root.where), root.where)
@@ -109,13 +112,14 @@ def _files(inputs: Inputs) -> Callable[[Node], tuple[str, str]]:
 
 def _deterministic(job: Job, module: HloModule) -> bool:
     """Whether sums of scatters shall be the same in every run; RequestError where that would not come to an end."""
-    asked = _flag(job, "deterministic")
-    for name, count in scatter_updates.endless(module.by_name, module.foreign, deterministic=asked).items():
-        raise _node(job, "deterministic").fail(
+    asked = values.job_key(job, "deterministic", False)
+    deterministic = asked.boolean()
+    for name, count in scatter_updates.endless(module.by_name, module.foreign, deterministic=deterministic).items():
+        raise asked.fail(
             f"the windows of scatter {name!r} overlap: its updates cannot be sorted, and looking at {count} of them in "
             f"order would take too long; leave this out"
         )
-    return asked
+    return deterministic
 
 
 def of_frame(request: StitchingRequest, module: HloModule) -> Job:
@@ -152,19 +156,6 @@ def within(job: Job, part: Part, whole: HloModule) -> Job:
     return dataclasses.replace(job, within=frozen(found))
 
 
-def _flag(job: Job, key: str) -> bool:
-    return key in job.request and _node(job, key).boolean()
-
-
-def _choice(job: Job, key: str, choices: tuple[str, ...]) -> str:
-    """One of these; the first one where the job says nothing."""
-    return _node(job, key).choice(*choices) if key in job.request else choices[0]
-
-
-def _count(job: Job, key: str, missing: int, most: int) -> int:
-    return _node(job, key).integer(least=0, most=most) if key in job.request else missing
-
-
 def _hlo(text: str, path: str) -> str:
     return stablehlo.to_hlo(text, path) if stablehlo.is_text(text) else text
 
@@ -178,12 +169,8 @@ def _frame(module: HloModule, node: Node) -> HloModule:
     return found[node.choice(*found)]
 
 
-def _node(job: Job, key: str) -> Node:
-    """A key of the job as a checked tree."""
-    return _tree(job, key, job.request[key])
-
-
 def _tree(job: Job, key: str, value: Any) -> Node:
+    """A key of the job as a checked tree."""
     inner = value
     if isinstance(value, Mapping):
         inner = {name: _tree(job, f"{key}.{name}", each) for name, each in value.items()}

@@ -62,7 +62,3 @@ def xla_rules(*, threads: int = 256, multiprocessors: int = 108) -> FusionPolicy
     dims that read a common buffer share a kernel. Simplified: siblings must stand at one place in the order of
     launches, and bytes moved are not weighed when something is computed again."""
     return unfused(threads=threads, multiprocessors=multiprocessors, rules="xla")
-
-
-def paper(*, threads: int = 256, grain: int = 8192, multiprocessors: int = 108) -> FusionPolicy:
-    return FusionPolicy(threads=threads, grain=grain, multiprocessors=multiprocessors)

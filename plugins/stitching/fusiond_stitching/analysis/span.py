@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,14 +21,6 @@ class LayerSpans:
     def length(self) -> int:
         """The critical path: the largest span."""
         return max(self.of.values(), default=0)
-
-    @functools.cached_property
-    def layers(self) -> tuple[tuple[str, ...], ...]:
-        """Instructions by span; no layer has a dependence inside."""
-        found: list[list[str]] = [[] for _ in range(self.length + 1)]
-        for name, span in self.of.items():
-            found[span].append(name)
-        return tuple(tuple(each) for each in found)
 
     def between(self, name: str) -> int:
         """The number of library-call layers below: instructions with the same number may be fused."""

@@ -16,8 +16,9 @@ Nothing of `shared_memory`, `stages` or `propagate` is used, here or in what thi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fusiond_stitching.analysis import chunk_coverage, shared_use, verify_rows
 from fusiond_stitching.analysis.plan import (
@@ -43,6 +44,9 @@ def problems(module: HloModule, plan: StitchingPlan, *, shared_limit: int | None
     checking = _Checking(module, plan, shared_limit)
     checking.run()
     return tuple(dict.fromkeys(checking.found))
+
+
+Say: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,9 @@ class _Checking:
             if name not in self.places:
                 self.found.append(f"library call {name} is never made")
 
+    def _at(self, where: str) -> Say:
+        return lambda problem: self.found.append(f"{where}: {problem}")
+
     def _kept_on_the_way(self, result: StageResult) -> bool:
         """A value that rows have in registers, and whoever else reads it computes again."""
         source = self.module.by_name.get(result.instruction)
@@ -142,7 +149,7 @@ class _Checking:
                 self.found.append(f"{where}: {source.name} is read before it is computed")
 
     def _kernel(self, step: int, kernel: StitchedKernel) -> None:
-        say = _Saying(self.found, kernel.name)
+        say = self._at(kernel.name)
         most = max((phase.blocks for phase in kernel.phases), default=0)
         if not kernel.phases or any(not phase.programs for phase in kernel.phases):
             say("there is nothing to do in a phase")
@@ -163,7 +170,7 @@ class _Checking:
     # --- block programs ---
 
     def _program(self, here: _Place, program: BlockProgram, kernel: StitchedKernel) -> None:
-        say = _Saying(self.found, f"{kernel.name}/{program.name}")
+        say = self._at(f"{kernel.name}/{program.name}")
         if program.blocks < 1:
             say("it has no blocks")
             return
@@ -192,14 +199,14 @@ class _Checking:
         for problem in (*overlaps, *shared_use.races(program, reads, kernel.threads)):
             say(problem)
 
-    def _found_again(self, say: _Saying, program: BlockProgram, reads: Sequence[StageReads]) -> None:
+    def _found_again(self, say: Say, program: BlockProgram, reads: Sequence[StageReads]) -> None:
         """What a block reads of its own program and has not in shared memory, it has written itself."""
         chunks = {each.instruction: stage.chunk for stage in program.stages for each in stage.results}
         for name in dict.fromkeys(name for read in reads for name in read.own):
             if self.results[name].shared is None and not chunk_coverage.unique(chunks[name], program.blocks):
                 say(f"{name} is read from global memory, where another block writes it")
 
-    def _in_rows(self, say: _Saying, here: _Place, program: BlockProgram, threads: int) -> None:
+    def _in_rows(self, say: Say, here: _Place, program: BlockProgram, threads: int) -> None:
         def outside(reader: StageResult, name: str) -> bool:
             place = self.places.get(name)
             if place is None or (*place.launch, place.program) == (*here.launch, here.program):
@@ -210,7 +217,7 @@ class _Checking:
         for problem in verify_rows.problems(self.module, program, threads, outside):
             say(problem)
 
-    def _in_place(self, say: _Saying, here: _Place, program: BlockProgram) -> None:
+    def _in_place(self, say: Say, here: _Place, program: BlockProgram) -> None:
         """The updates of a scatter: each applied once, to what has been stored before and nobody else reads."""
         results = list(program.results)
         name = results[0].instruction if len(program.stages) == len(results) == 1 else program.root
@@ -232,7 +239,7 @@ class _Checking:
                 say(f"{user} reads {self.module.in_place[name]}, which {name} changes in place")
         self._reads(say, here, program, 0)
 
-    def _scan(self, say: _Saying, here: _Place, program: BlockProgram) -> None:
+    def _scan(self, say: Say, here: _Place, program: BlockProgram) -> None:
         """A loop: all of its results, each thread's part of them computed once."""
         names = tuple(each.instruction for each in program.results)
         results = next((each for each in self.module.scans.values() if set(each) & set(names)), ())
@@ -251,7 +258,7 @@ class _Checking:
         self._homes(say, stage)
         self._reads(say, here, program, 0)
 
-    def _tile(self, say: _Saying, here: _Place, program: BlockProgram, tile: TransposeTile, threads: int) -> None:
+    def _tile(self, say: Say, here: _Place, program: BlockProgram, tile: TransposeTile, threads: int) -> None:
         """A transpose: all results are the same elements, each of them in one tile, and what is read through shared
         memory has room there."""
         if len(program.stages) != 1:
@@ -277,14 +284,14 @@ class _Checking:
             say(f"tiles need {needed} bytes of shared memory and have {program.shared_bytes}")
         self._reads(say, here, program, 0)
 
-    def _homes(self, say: _Saying, stage: Stage) -> None:
+    def _homes(self, say: Say, stage: Stage) -> None:
         """What a launch of its own computes lies in its buffer, and nowhere else."""
         for each in stage.results:
             buffer = self.module.buffer_of(each.instruction)
             if each.homes != (Global(buffer),):
                 say(f"{each.instruction} has another home than {buffer}")
 
-    def _stage(self, say: _Saying, program: BlockProgram, stage: Stage, threads: int) -> None:
+    def _stage(self, say: Say, program: BlockProgram, stage: Stage, threads: int) -> None:
         reduces = 0
         for at, result in enumerate(stage.results):
             instruction = self.module[result.instruction]
@@ -310,7 +317,7 @@ class _Checking:
             say(f"stage of {', '.join(each.instruction for each in stage.results)}: {problem}")
         self._reduction(say, stage, reduces, threads)
 
-    def _reduction(self, say: _Saying, stage: Stage, reduces: int, threads: int) -> None:
+    def _reduction(self, say: Say, stage: Stage, reduces: int, threads: int) -> None:
         reduction = stage.reduction
         if not reduces:
             if reduction is not None:
@@ -333,7 +340,7 @@ class _Checking:
 
     # --- reads ---
 
-    def _reads(self, say: _Saying, here: _Place, program: BlockProgram, number: int) -> StageReads:
+    def _reads(self, say: Say, here: _Place, program: BlockProgram, number: int) -> StageReads:
         stage = program.stages[number]
         reads = StageReads()
         for at, result in enumerate(stage.results):
@@ -359,7 +366,7 @@ class _Checking:
                 stack += [(each, same and source.elementwise) for each in reversed(source.operands)]
         return reads
 
-    def _read(self, say: _Saying, here: _Place, reader: StageResult, name: str, same: bool, reads: StageReads) -> None:
+    def _read(self, say: Say, here: _Place, reader: StageResult, name: str, same: bool, reads: StageReads) -> None:
         """Whether a value that some place computes can be read here, and how."""
         place = self.places[name]
         said = f"{reader.instruction} reads {name}"
@@ -389,15 +396,6 @@ class _Checking:
         else:
             reads.own[name] = reads.own.get(name, True) and same
             reads.by.setdefault(name, set()).add(here.at)
-
-
-@dataclass(frozen=True, slots=True)
-class _Saying:
-    found: list[str]
-    where: str
-
-    def __call__(self, problem: str) -> None:
-        self.found.append(f"{self.where}: {problem}")
 
 
 def _shared_out(stage: Stage, dims: tuple[int, ...], blocks: int, twice: str) -> str:

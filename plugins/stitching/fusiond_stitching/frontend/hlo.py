@@ -178,7 +178,6 @@ _ELIDED = (
     "its values are not printed: print large constants too (XLA's dumps: --xla_dump_large_constants;"
     " jax: lowered.as_text(dialect='hlo') has them)"
 )
-_NOTE = re.compile(r"/\*.*?\*/", re.S)
 _SCALAR = re.compile(r"[^\s{},]+")
 
 
@@ -187,12 +186,11 @@ def literal(raw: Raw) -> tuple[Number, ...]:
     shape = raw.shape
     if isinstance(shape, Several):
         raise raw.fail("is a tuple; expected an array")
-    text = _NOTE.sub(" ", raw.payload)
-    if "..." in text:
+    if "..." in raw.payload:
         raise raw.fail(_ELIDED)
     if shape.elements == 0:
         return ()
-    values = tuple(_number(raw, each, shape.dtype) for each in _SCALAR.findall(text))
+    values = tuple(_number(raw, each, shape.dtype) for each in _SCALAR.findall(raw.payload))
     if len(values) != shape.elements:
         raise raw.fail(f"{len(values)} values for {shape}, which has {shape.elements}")
     return values
@@ -229,7 +227,9 @@ def _rounded(value: float, dtype: str) -> float:
 # --- the parser -----------------------------------------------------------------------------------------
 
 _OPEN, _CLOSE = "({[", ")}]"
-_MARK = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/|[(){}\[\],]', re.S)
+_BLANK = re.compile(r"\s*")
+_NOTE = re.compile(r'("(?:[^"\\]|\\.)*")|/\*.*?\*/', re.S)  #: Or a string, in which there are none
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*"|[(){}\[\],]', re.S)
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[((?:\s*\d+\s*,)*\s*\d*\s*)\]\s*(\{[^{}]*\})?")
 _COMPUTATION = re.compile(r"^\s*(ENTRY\s+)?%?([A-Za-z_][\w.\-$]*)\s*(\(.*\)\s*->[^=]*)?\{(.*)$")
 _HEAD = re.compile(r"^\s*(ROOT\s+)?%?([^\s=%,(){}]+)\s*=\s*")
@@ -242,7 +242,7 @@ class _Parser:
 
     def __init__(self, text: str, path: str) -> None:
         self.path = path
-        self.lines = text.splitlines()
+        self.lines = _NOTE.sub(lambda each: each[1] or " " + "\n" * each[0].count("\n"), text).splitlines()
 
     def fail(self, line: int, problem: str) -> RequestError:
         return RequestError(problem, where=f"{self.path}:{line}")
@@ -259,10 +259,10 @@ class _Parser:
                 name = re.split(r"[\s,]+", line)[1] if len(line.split()) > 1 else "module"
                 continue
             if not name:
-                if line.strip() and not line.lstrip().startswith(("//", "/*")):
+                if line.strip() and not line.lstrip().startswith("//"):
                     raise self.fail(at, "not HLO text: it begins with 'HloModule NAME' (jax: as_text(dialect='hlo'))")
                 continue
-            head = _COMPUTATION.match(_NOTE.sub("", line))
+            head = _COMPUTATION.match(line)
             if head is None:
                 if _HEAD.match(line) and "(" in line:
                     raise self.fail(at, "an instruction outside a computation")
@@ -381,7 +381,7 @@ class _Parser:
         return layout
 
     def _operands(self, text: str, line: int) -> Iterator[str]:
-        for each in _split(_NOTE.sub(" ", text)):
+        for each in _split(text):
             words = each.split()
             if not words:
                 continue
@@ -395,7 +395,7 @@ class _Parser:
         while True:
             head = _ATTRIBUTE.match(text, at)
             if head is None:
-                rest = _NOTE.sub("", text[at:]).strip()
+                rest = text[at:].strip()
                 if rest and not rest.startswith("//"):
                     raise self.fail(line, f"{rest[:60]!r} is not understood; expected ', name=value'")
                 return found
@@ -405,19 +405,13 @@ class _Parser:
 
 
 def _skip(text: str, at: int) -> int:
-    """Past blanks and notes."""
-    while at < len(text):
-        if text.startswith("/*", at):
-            at = text.index("*/", at) + 2 if "*/" in text[at:] else len(text)
-        elif text[at].isspace():
-            at += 1
-        else:
-            return at
-    return at
+    """Past blanks."""
+    found = _BLANK.match(text, at)
+    return found.end() if found else at
 
 
 def _marks(text: str, at: int = 0) -> Iterator[tuple[str, int]]:
-    """(bracket or comma, position), outside strings and notes."""
+    """(bracket or comma, position), outside strings."""
     for found in _MARK.finditer(text, at):
         if len(found[0]) == 1:
             yield found[0], found.start()
@@ -425,7 +419,7 @@ def _marks(text: str, at: int = 0) -> Iterator[tuple[str, int]]:
 
 def _depth(text: str) -> int:
     """Brackets opened minus brackets closed."""
-    if '"' not in text and "/*" not in text:
+    if '"' not in text:
         return sum(map(text.count, _OPEN)) - sum(map(text.count, _CLOSE))
     return sum(1 if mark in _OPEN else -1 for mark, _ in _marks(text) if mark != ",")
 

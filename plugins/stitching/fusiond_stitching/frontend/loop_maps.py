@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fusiond.model.nouns import frozen
@@ -21,28 +22,21 @@ from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloMod
 MOVED = frozenset({"broadcast", "transpose", "reshape", "slice", "reverse", "concatenate", "iota", "dynamic-slice"})
 
 
+@dataclass
 class Maps(Builder):
     """Values of a loop's body for all trips at once, as instructions outside of it: dims are the trips, then the
     value's own. `made`: what was written so far."""
 
-    def __init__(
-        self,
-        prefix: str,
-        body: HloModule,
-        fixed: Mapping[str, HloInstruction],
-        numbers: Mapping[str, Sequence[int]],
-        trips: int,
-        laid: Mapping[str, tuple[HloInstruction, HloInstruction]],
-        begin: Mapping[str, HloInstruction],
-    ) -> None:
-        self.prefix = prefix
-        self.body = body
-        self.fixed = fixed  #: Parameter of the body that no trip changes -> the instruction outside that it is
-        self.numbers = numbers
-        self.trips = trips
-        self.laid = laid
-        """States, before or after a trip -> (the dynamic-update-slice that stores them, the result outside)."""
-        self.begin = begin  #: Parameter of the body -> what it is in the first trip, outside
+    prefix: str
+    body: HloModule
+    fixed: Mapping[str, HloInstruction]  #: Parameter that no trip changes -> the instruction outside that it is
+    numbers: Mapping[str, Sequence[int]]
+    trips: int
+    laid: Mapping[str, tuple[HloInstruction, HloInstruction]]
+    """States, before or after a trip -> (the dynamic-update-slice that stores them, the result outside)."""
+    begin: Mapping[str, HloInstruction]  #: Parameter of the body -> what it is in the first trip, outside
+
+    def __post_init__(self) -> None:
         self.made: dict[str, HloInstruction] = {}
         self._known: dict[str, str | None] = {}
         self._fresh = itertools.count()

@@ -100,76 +100,42 @@ def of_attention(values: Values, heads: int, n: int) -> dict[str, Array]:
 ROWS = {"rows": 5, "n": 700}
 ROW, STRIDE = "rows * n", number("stride", "n")
 CASES = (
-    TritonMember(
-        kernel="add",
-        sizes={"n": 3001},
-        document={
-            "constants": {"BLOCK": [256, 1024]}, "warps": [4, 8], "grid": ["ceil_div(n, BLOCK)"],
-            "arguments": [normal("x", "n"), normal("y", "n"), written("out", "n"), number("n", "n")],
-        },
-        expected=of_add,
-        tolerance=0.0,
-    ),
-    TritonMember(
-        kernel="softmax",
-        sizes=ROWS,
-        document={
-            "constants": {"BLOCK": "next_power_of_2(n)"}, "warps": [4, 8], "stages": [2, 4], "grid": [2],
-            "arguments": [normal("x", ROW), written("out", ROW), number("row_stride", "n"), number("rows", "rows"),
-                          number("n", "n")],
-        },
-        expected=of_softmax,
-    ),
-    TritonMember(
-        kernel="matmul",
-        sizes={"M": 100, "N": 72, "K": 80},
-        document={
-            "constants": {"BM": [64], "BN": [32, 64], "BK": 32, "GROUP": 2, "ACTIVATION": "leaky"}, "stages": 3,
-            "arguments": [normal("a", "M * K", "float16"), normal("b", "K * N", "float16"),
-                          written("c", "M * N", "float16"), *(number(each, each) for each in "MNK"),
-                          number("am", "K"), number("ak", 1), number("bk", 1), number("bn", "K"), number("cm", "N"),
-                          number("cn", 1)],
-            "grid": ["ceil_div(M, BM) * ceil_div(N, BN)"],
-        },
-        expected=of_matmul,
-        tolerance=1e-3,
-    ),
-    TritonMember(
-        kernel="layer_norm",
-        sizes=ROWS,
-        document={
-            "constants": {"BLOCK": [256, 1024]}, "grid": ["rows"],
-            "arguments": [normal("x", ROW), written("out", ROW), normal("weight", "n"), normal("bias", "n"),
-                          written("mean", "rows"), written("scale", "rows"), STRIDE, number("n", "n"),
-                          number("eps", 1e-5, "float32")],
-        },
-        expected=of_layer_norm,
-    ),
-    TritonMember(
-        kernel="layer_norm_grad",
-        sizes=ROWS,
-        document={
-            "constants": {"BLOCK": "next_power_of_2(n)"}, "warps": 8, "grid": ["rows"],
-            "arguments": [written("dx", ROW), normal("dy", ROW), summed("dw", "n"), summed("db", "n"), normal("x", ROW),
-                          normal("weight", "n"), normal("mean", "rows"), normal("scale", "rows"), STRIDE,
-                          number("n", "n")],
-        },
-        expected=of_layer_norm_grad,
-        tolerance=2e-5,
-    ),
-    TritonMember(
-        kernel="attention",
-        sizes={"heads": 2, "n": 100},
-        document={
-            "constants": {"BM": 64, "BN": [32, 64], "D": 64, "CAUSAL": True}, "stages": 2,
-            "arguments": [*(normal(each, "heads * n * 64", "float16") for each in "qkv"),
-                          written("out", "heads * n * 64", "float16"), number("scale", 0.125, "float32"),
-                          number("n", "n")],
-            "grid": ["ceil_div(n, BM)", "heads"],
-        },
-        expected=of_attention,
-        tolerance=4e-3,
-    ),
+    TritonMember(kernel="add", sizes={"n": 3001}, expected=of_add, tolerance=0.0, document={
+        "constants": {"BLOCK": [256, 1024]}, "warps": [4, 8], "grid": ["ceil_div(n, BLOCK)"],
+        "arguments": [normal("x", "n"), normal("y", "n"), written("out", "n"), number("n", "n")],
+    }),
+    TritonMember(kernel="softmax", sizes=ROWS, expected=of_softmax, document={
+        "constants": {"BLOCK": "next_power_of_2(n)"}, "warps": [4, 8], "stages": [2, 4], "grid": [2],
+        "arguments": [normal("x", ROW), written("out", ROW), number("row_stride", "n"), number("rows", "rows"),
+                      number("n", "n")],
+    }),
+    TritonMember(kernel="matmul", sizes={"M": 100, "N": 72, "K": 80}, expected=of_matmul, tolerance=1e-3, document={
+        "constants": {"BM": [64], "BN": [32, 64], "BK": 32, "GROUP": 2, "ACTIVATION": "leaky"}, "stages": 3,
+        "arguments": [normal("a", "M * K", "float16"), normal("b", "K * N", "float16"),
+                      written("c", "M * N", "float16"), *(number(each, each) for each in "MNK"),
+                      number("am", "K"), number("ak", 1), number("bk", 1), number("bn", "K"), number("cm", "N"),
+                      number("cn", 1)],
+        "grid": ["ceil_div(M, BM) * ceil_div(N, BN)"],
+    }),
+    TritonMember(kernel="layer_norm", sizes=ROWS, expected=of_layer_norm, document={
+        "constants": {"BLOCK": [256, 1024]}, "grid": ["rows"],
+        "arguments": [normal("x", ROW), written("out", ROW), normal("weight", "n"), normal("bias", "n"),
+                      written("mean", "rows"), written("scale", "rows"), STRIDE, number("n", "n"),
+                      number("eps", 1e-5, "float32")],
+    }),
+    TritonMember(kernel="layer_norm_grad", sizes=ROWS, expected=of_layer_norm_grad, tolerance=2e-5, document={
+        "constants": {"BLOCK": "next_power_of_2(n)"}, "warps": 8, "grid": ["rows"],
+        "arguments": [written("dx", ROW), normal("dy", ROW), summed("dw", "n"), summed("db", "n"), normal("x", ROW),
+                      normal("weight", "n"), normal("mean", "rows"), normal("scale", "rows"), STRIDE,
+                      number("n", "n")],
+    }),
+    TritonMember(kernel="attention", sizes={"heads": 2, "n": 100}, expected=of_attention, tolerance=4e-3, document={
+        "constants": {"BM": 64, "BN": [32, 64], "D": 64, "CAUSAL": True}, "stages": 2,
+        "arguments": [*(normal(each, "heads * n * 64", "float16") for each in "qkv"),
+                      written("out", "heads * n * 64", "float16"), number("scale", 0.125, "float32"),
+                      number("n", "n")],
+        "grid": ["ceil_div(n, BM)", "heads"],
+    }),
 )  # fmt: skip
 
 
@@ -265,93 +231,48 @@ def inout(argument: dict[str, Any]) -> dict[str, Any]:
 BY_ROW = {"constants": {"n": "n", "BLOCK": "next_power_of_2(n)"}, "grid": ["rows"]}
 NARROW = {"constants": {"BLOCK": "next_power_of_2(n)"}, "grid": ["rows"]}
 KINDS = (
-    TritonMember(
-        kernel="rms_norm",
-        sizes=ROWS,
-        document={
-            "constants": {"BLOCK": [1024, 2048], "WITH_RESIDUAL": True}, "grid": ["rows"], "warps": [4, 8],
-            "arguments": [normal("x", ROW), inout(normal("residual", ROW)), normal("weight", "n"), written("out", ROW),
-                          STRIDE, number("n", "n"), number("eps", 1e-6, "float32")],
-        },
-        expected=of_rms_norm,
-    ),
-    TritonMember(
-        kernel="swiglu",
-        sizes=ROWS,
+    TritonMember(kernel="rms_norm", sizes=ROWS, expected=of_rms_norm, document={
+        "constants": {"BLOCK": [1024, 2048], "WITH_RESIDUAL": True}, "grid": ["rows"], "warps": [4, 8],
+        "arguments": [normal("x", ROW), inout(normal("residual", ROW)), normal("weight", "n"), written("out", ROW),
+                      STRIDE, number("n", "n"), number("eps", 1e-6, "float32")],
+    }),
+    TritonMember(kernel="swiglu", sizes=ROWS, expected=of_swiglu, tolerance=2e-3,
         document={**BY_ROW, "arguments": [*(normal(each, ROW, "float16") for each in ("gate", "up")),
-                                          written("out", ROW, "float16"), STRIDE]},
-        expected=of_swiglu,
-        tolerance=2e-3,
-    ),
-    TritonMember(
-        kernel="geglu_grad",
-        sizes=ROWS,
+                                          written("out", ROW, "float16"), STRIDE]}),
+    TritonMember(kernel="geglu_grad", sizes=ROWS, expected=of_geglu_grad,
         document={**BY_ROW, "arguments": [normal("dout", ROW), inout(normal("gate", ROW)), inout(normal("up", ROW)),
-                                          STRIDE]},
-        expected=of_geglu_grad,
-    ),
-    TritonMember(
-        kernel="rope",
-        sizes={"tokens": 7},
-        document={
-            "constants": {"heads": 4, "width": 48, "BLOCK": 32}, "grid": ["tokens"],
-            "arguments": [inout(normal("q", "tokens * 192")), normal("cos", "tokens * 24"),
-                          normal("sin", "tokens * 24"), number("tokens", "tokens")],
-        },
-        expected=of_rope,
-    ),
-    TritonMember(
-        kernel="cross_entropy",
-        sizes=ROWS,
-        document={
-            "constants": {"smoothing": 0.1, "BLOCK": [256, 512]}, "grid": ["rows"],
-            "arguments": [inout(normal("logits", ROW)), whole("labels", "rows", 0, 5, "int64"),
-                          written("losses", "rows"), STRIDE, number("n", "n"), number("ignored", 3)],
-        },
-        expected=of_cross_entropy,
-    ),
-    TritonMember(
-        kernel="quantise",
-        sizes=ROWS,
+                                          STRIDE]}),
+    TritonMember(kernel="rope", sizes={"tokens": 7}, expected=of_rope, document={
+        "constants": {"heads": 4, "width": 48, "BLOCK": 32}, "grid": ["tokens"],
+        "arguments": [inout(normal("q", "tokens * 192")), normal("cos", "tokens * 24"),
+                      normal("sin", "tokens * 24"), number("tokens", "tokens")],
+    }),
+    TritonMember(kernel="cross_entropy", sizes=ROWS, expected=of_cross_entropy, document={
+        "constants": {"smoothing": 0.1, "BLOCK": [256, 512]}, "grid": ["rows"],
+        "arguments": [inout(normal("logits", ROW)), whole("labels", "rows", 0, 5, "int64"),
+                      written("losses", "rows"), STRIDE, number("n", "n"), number("ignored", 3)],
+    }),
+    TritonMember(kernel="quantise", sizes=ROWS, expected=of_quantise, tolerance=1 / 127,
         document={**NARROW, "arguments": [normal("x", ROW, "float16"), written("out", ROW, "int8"),
-                                          written("scales", "rows"), STRIDE, number("n", "n")]},
-        expected=of_quantise,
-        tolerance=1 / 127,
-    ),
-    TritonMember(
-        kernel="dequantise",
-        sizes={"n": 1000},
-        document={
-            "constants": {"group": 32, "BLOCK": [256, 512]}, "grid": ["ceil_div(n, BLOCK)"],
-            "arguments": [whole("packed", "n // 8", -(2**31), 2**31 - 1), normal("scales", "ceil_div(n, 32)"),
-                          whole("zeros", "ceil_div(n, 32)", 0, 15), written("out", "n"), number("n", "n")],
-        },
-        expected=of_dequantise,
-    ),
-    TritonMember(
-        kernel="paged_decode",
-        sizes={"sequences": 3, "heads": 2},
-        document={
-            "constants": {"PAGE": 16, "D": 32}, "grid": ["sequences", "heads"], "warps": [1, 2],
-            "arguments": [normal("q", "sequences * heads * 32"),
-                          *(normal(each, "128 * heads * 32", "float16") for each in ("keys", "values")),
-                          whole("table", "sequences * 4", 0, 7), whole("lengths", "sequences", 1, 64),
-                          written("out", "sequences * heads * 32"), number("scale", 0.25, "float32"),
-                          number("pages", 4), number("heads", "heads")],
-        },
-        expected=of_paged_decode,
-    ),
-    TritonMember(
-        kernel="into_cache",
-        sizes={"tokens": 4},
-        document={
-            "constants": {"width": 50, "BLOCK": 64}, "grid": ["tokens"],
-            "arguments": [normal("key", "tokens * 50"), summed("cache", "16 * 50"),
-                          {**whole("slots", "tokens", 0, 0), "fill": "iota"}, number("tokens", "tokens")],
-        },
-        expected=of_into_cache,
-        tolerance=0.0,
-    ),
+                                          written("scales", "rows"), STRIDE, number("n", "n")]}),
+    TritonMember(kernel="dequantise", sizes={"n": 1000}, expected=of_dequantise, document={
+        "constants": {"group": 32, "BLOCK": [256, 512]}, "grid": ["ceil_div(n, BLOCK)"],
+        "arguments": [whole("packed", "n // 8", -(2**31), 2**31 - 1), normal("scales", "ceil_div(n, 32)"),
+                      whole("zeros", "ceil_div(n, 32)", 0, 15), written("out", "n"), number("n", "n")],
+    }),
+    TritonMember(kernel="paged_decode", sizes={"sequences": 3, "heads": 2}, expected=of_paged_decode, document={
+        "constants": {"PAGE": 16, "D": 32}, "grid": ["sequences", "heads"], "warps": [1, 2],
+        "arguments": [normal("q", "sequences * heads * 32"),
+                      *(normal(each, "128 * heads * 32", "float16") for each in ("keys", "values")),
+                      whole("table", "sequences * 4", 0, 7), whole("lengths", "sequences", 1, 64),
+                      written("out", "sequences * heads * 32"), number("scale", 0.25, "float32"),
+                      number("pages", 4), number("heads", "heads")],
+    }),
+    TritonMember(kernel="into_cache", sizes={"tokens": 4}, expected=of_into_cache, tolerance=0.0, document={
+        "constants": {"width": 50, "BLOCK": 64}, "grid": ["tokens"],
+        "arguments": [normal("key", "tokens * 50"), summed("cache", "16 * 50"),
+                      {**whole("slots", "tokens", 0, 0), "fill": "iota"}, number("tokens", "tokens")],
+    }),
     TritonMember(
         kernel="greedy",
         sizes=ROWS,
@@ -359,12 +280,8 @@ KINDS = (
         expected=of_greedy,
         tolerance=0.0,
     ),
-    TritonMember(
-        kernel="scan",
-        sizes=ROWS,
+    TritonMember(kernel="scan", sizes=ROWS, expected=of_scan,
         document={**NARROW, "arguments": [normal("x", ROW), {**normal("decay", ROW), "fill": {"uniform": [0, 1]}},
-                                          written("out", ROW), number("n", "n")]},
-        expected=of_scan,
-    ),
+                                          written("out", ROW), number("n", "n")]}),
 )  # fmt: skip
 EVERY = (*CASES, *KINDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -45,6 +46,10 @@ class Batch:
     def alone(name: str) -> Batch:
         """One case."""
         return Batch.made((cases()[name],), cases()[name].group)
+
+    @staticmethod
+    def one(group: str, name: str, function: Callable[..., object], inputs: tuple[np.ndarray, ...]) -> Batch:
+        return Batch.one(group, name, function, inputs)
 
     @staticmethod
     def made(found: tuple[Case, ...], group: str) -> Batch:

@@ -15,7 +15,6 @@ from fusiond_stitching.frontend import importer
 from fusiond_stitching.frontend.graph import HloModule
 
 from . import oracle
-from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
 
@@ -288,8 +287,7 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
 
 @functools.cache
 def batch(name: str) -> Batch:
-    function, inputs = CASES[name]
-    return Batch.made((Case(name=name, group="scans", function=function, inputs=inputs),), "scans")
+    return Batch.one("scans", name, *CASES[name])
 
 
 def wide(*dims: int) -> Any:

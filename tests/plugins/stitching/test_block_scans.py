@@ -16,7 +16,6 @@ from fusiond_stitching.frontend.graph import HloModule
 from fusiond_stitching.frontend.scan_loop import Loop
 
 from . import oracle
-from .cases import Case
 from .checking import Batch
 from .policies import LIMITS
 from .scan_cases import RULES, SLOW, drawn, wide
@@ -151,8 +150,7 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
 
 @functools.cache
 def batch(name: str) -> Batch:
-    function, inputs = CASES[name]
-    return Batch.made((Case(name=name, group="scans", function=function, inputs=inputs),), "scans")
+    return Batch.one("scans", name, *CASES[name])
 
 
 def loops(module: HloModule) -> list[Loop]:
@@ -192,7 +190,7 @@ LSTM = (floats(4, 3, 12), floats(12, 4 * 72, scale=0.3), floats(72, 4 * 72, scal
 def test_what_is_only_added_up_is_summed_behind_the_loop(
     function: Any, inputs: Any, products: int, rows: tuple[int, ...], rules: str, runner: Any
 ) -> None:
-    found = Batch.made((Case(name="sums", group="scans", function=function, inputs=inputs),), "scans")
+    found = Batch.one("scans", "sums", function, inputs)
     assert {found.module[each].opcode for each in found.module.foreign} <= {"dot"}
     assert tuple(each.axes[0] for each in loops(found.module)) == rows
     assert len([each for each in found.module.instructions if each.opcode == "dot"]) == products
@@ -213,7 +211,7 @@ def test_a_sum_that_is_read_on_the_way_stays() -> None:
 def test_a_random_loop_by_blocks(seed: int, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scans, "MOST_HELD", -1)  # no thread holds anything
     function, inputs = drawn(seed)
-    found = Batch.made((Case(name=str(seed), group="scans", function=function, inputs=inputs),), "scans")
+    found = Batch.one("scans", str(seed), function, inputs)
     if any(found.module[each].opcode == "while" for each in found.module.foreign):
         return
     plan = planner.plan(found.module, RULES[("blocks", "xla", "grid")[seed % 3]], LIMITS).plan

@@ -14,7 +14,6 @@ from fusiond_stitching.analysis import planner
 from fusiond_stitching.frontend import importer
 
 from . import oracle
-from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
 
@@ -78,8 +77,7 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
 
 def batch(name: str) -> Batch:
     """The case, with inputs and outputs as they lie in memory."""
-    function, inputs = CASES[name]
-    found = Batch.made((Case(name=name, group="complex", function=function, inputs=inputs),), "complex")
+    found = Batch.one("complex", name, *CASES[name])
     return dataclasses.replace(found, inputs=tuple(map(laid, inputs)), wanted=tuple(map(laid, found.wanted)))
 
 

@@ -11,7 +11,6 @@ from jax import lax
 from fusiond_stitching.frontend import conditionals, importer
 
 from . import handmade, oracle
-from .cases import Case
 from .checking import Batch
 
 PLANNED = ("stages", "blocks")
@@ -69,8 +68,7 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.sampled(32)
 def test_what_is_asked_for_is_taken(name: str, policy: str, runner: Any) -> None:
-    function, inputs = CASES[name]
-    found = Batch.made((Case(name=name, group="branches", function=function, inputs=inputs),), "branches")
+    found = Batch.one("branches", name, *CASES[name])
     assert found.module.foreign == {}
     found.check_planned(runner, policy)
 

@@ -11,7 +11,6 @@ from fusiond_stitching.analysis import online_reductions, planner, row_groups, r
 from fusiond_stitching.analysis.plan import RowPlace
 from fusiond_stitching.frontend.graph import HloModule
 
-from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
 
@@ -41,7 +40,7 @@ def guarded(x: Any) -> Any:
 
 
 def batch(function: Any, *inputs: np.ndarray) -> Batch:
-    return Batch.made((Case(name="online", group="online", function=function, inputs=inputs),), "online")
+    return Batch.one("online", "online", function, inputs)
 
 
 def pairs(module: HloModule) -> int:

@@ -189,8 +189,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 
 
 def planned(name: str, threads: int, per_thread: int, *, row_shared: int = 0) -> tuple[Batch, planner.PlannedModule]:
-    function, inputs = CASES[name]
-    batch = Batch.made((Case(name=name, group="rows", function=function, inputs=inputs),), "rows")
+    batch = Batch.one("rows", name, *CASES[name])
     module = split_reductions.reductions(batch.module, LIMITS.multiprocessors)
     batch = dataclasses.replace(batch, module=module)
     policy = dataclasses.replace(ROWS, threads=threads, per_thread=per_thread, row_shared=row_shared)

@@ -18,7 +18,6 @@ from fusiond_stitching.frontend import importer
 
 from . import oracle
 from .broken import changed, homeless, last
-from .cases import Case
 from .checking import Batch
 from .policies import LIMITS
 from .scan_cases import (
@@ -242,7 +241,7 @@ def test_a_mutant_of_the_code_dies(what: str, name: str, pattern: str, instead: 
 def test_a_random_loop(seed: int, runner: Any) -> None:
     """As XLA has it, whether it is one launch, maps alone, or written out."""
     function, inputs = drawn(seed)
-    found = Batch.made((Case(name=str(seed), group="scans", function=function, inputs=inputs),), "scans")
+    found = Batch.one("scans", str(seed), function, inputs)
     if found.module.foreign:
         assert {found.module[each].opcode for each in found.module.foreign} == {"while"}
         return

@@ -18,7 +18,6 @@ from fusiond_stitching.analysis.plan import BoxChunk, StitchedKernel, StitchingP
 from fusiond_stitching.frontend import importer, printer, scatter_updates
 
 from .broken import changed, homeless, last
-from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
 
@@ -120,7 +119,7 @@ def batch(name: str) -> Batch:
     wide = name in WIDE
     function, inputs = WIDE[name] if wide else CASES[name]
     group = "wide" if wide else "scatter"
-    found = Batch.made((Case(name=name, group=group, function=function, inputs=inputs),), group)
+    found = Batch.one(group, name, function, inputs)
     return dataclasses.replace(found, module=scatter_updates.rewritten(found.module))
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from . import handmade
-from .cases import Case
 from .checking import Batch
 
 RANDOM = np.random.default_rng(5)
@@ -48,7 +47,7 @@ SEVERAL: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 
 
 def batch(name: str, case: tuple[Callable[..., Any], tuple[np.ndarray, ...]]) -> Batch:
-    return Batch.made((Case(name=name, group="scatter", function=case[0], inputs=case[1]),), "scatter")
+    return Batch.one("scatter", name, case[0], case[1])
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from fusiond_stitching.analysis import forms, planner, traffic, verify
 from fusiond_stitching.frontend import importer, scatter_updates, sorted_scatters
 from fusiond_stitching.strategy import Stitching
 
-from .cases import Case
 from .checking import Batch
 from .jobs import H100, job, registry
 from .policies import LIMITS
@@ -48,7 +47,7 @@ ALL = {**{name: case for name, case in CASES.items() if name not in ("kept", "fl
 def batch(name: str) -> Batch:
     function, inputs = ALL[name]
     group = "wide" if name in WIDE else "scatter"
-    found = Batch.made((Case(name=name, group=group, function=function, inputs=inputs),), group)
+    found = Batch.one(group, name, function, inputs)
     return dataclasses.replace(found, module=scatter_updates.rewritten(found.module, deterministic=True))
 
 
@@ -101,7 +100,7 @@ def test_random_scatters(seed: int, runner: Any, monkeypatch: pytest.MonkeyPatch
         tuple(range(len(count), len(count) + plain)), tuple(range(named)), tuple(range(named))
     )
     function = lambda x, at, u: jax.lax.scatter_add(x, at, u, numbers, mode="drop")  # noqa: E731
-    found = Batch.made((Case(name=str(seed), group="scatter", function=function, inputs=(x, at, u)),), "scatter")
+    found = Batch.one("scatter", str(seed), function, (x, at, u))
     found = dataclasses.replace(found, module=scatter_updates.rewritten(found.module, deterministic=True))
     wanted = np.array(x)
     for one, value in zip(at.reshape(-1, named), u.reshape(-1, *dims[named:]), strict=True):

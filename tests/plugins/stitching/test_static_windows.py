@@ -14,7 +14,6 @@ from jax import lax
 from fusiond_stitching.frontend import constant_numbers, importer
 
 from . import handmade, oracle
-from .cases import Case
 from .checking import Batch
 
 X = np.random.default_rng(3).normal(size=(7, 9)).astype(np.float32)
@@ -68,8 +67,7 @@ PLACED: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PLACED)
 def test_one_window_is_put_in_by_its_place(name: str, runner: Any) -> None:
-    function, inputs = PLACED[name]
-    batch = Batch.made((Case(name=name, group="scatter", function=function, inputs=inputs),), "scatter")
+    batch = Batch.one("scatter", name, *PLACED[name])
     assert all(each.opcode not in ("scatter", "dynamic-slice") for each in batch.module.instructions) or "given" in name
     batch.check(runner, handmade.unfused(batch.module))
 
@@ -78,7 +76,7 @@ def test_rows_that_are_not_all_counted_stay_a_scatter(runner: Any) -> None:
     def some(x: Any, y: Any) -> Any:
         return x.at[jnp.arange(5), y[:5]].add(1.0)
 
-    batch = Batch.made((Case(name="some", group="scatter", function=some, inputs=(X, LABELS)),), "scatter")
+    batch = Batch.one("scatter", "some", some, (X, LABELS))
     assert any(each.opcode == "scatter" for each in batch.module.instructions)
     batch.check(runner, handmade.unfused(batch.module))
 

@@ -12,7 +12,6 @@ from fusiond_stitching.frontend import sunk_gathers
 from fusiond_stitching.frontend.graph import HloModule
 
 from . import handmade
-from .cases import Case
 from .checking import Batch
 
 X = np.random.default_rng(8).normal(size=(6, 40)).astype(np.float32)
@@ -52,7 +51,7 @@ LOOKED_UP: dict[str, Callable[..., Any]] = {
 
 
 def batch(name: str, function: Callable[..., Any], *inputs: np.ndarray) -> Batch:
-    return Batch.made((Case(name=name, group="gather", function=function, inputs=inputs),), "gather")
+    return Batch.one("gather", name, function, inputs)
 
 
 def looked_up_in(module: HloModule) -> set[str]:

@@ -22,7 +22,6 @@ from fusiond_stitching.frontend.graph import HloInstruction
 
 from . import oracle
 from .broken import changed, homeless, last
-from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, POLICIES
 
@@ -70,8 +69,7 @@ WITHOUT = {"heads"}
 
 @functools.cache
 def batch(name: str) -> Batch:
-    function, inputs = CASES[name]
-    return Batch.made((Case(name=name, group="tiles", function=function, inputs=inputs),), "tiles")
+    return Batch.one("tiles", name, *CASES[name])
 
 
 def programs(plan: StitchingPlan) -> list[Any]:

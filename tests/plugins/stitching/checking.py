@@ -49,7 +49,7 @@ class Batch:
 
     @staticmethod
     def one(group: str, name: str, function: Callable[..., object], inputs: tuple[np.ndarray, ...]) -> Batch:
-        return Batch.one(group, name, function, inputs)
+        return Batch.made((Case(name=name, group=group, function=function, inputs=inputs),), group)
 
     @staticmethod
     def made(found: tuple[Case, ...], group: str) -> Batch:

@@ -77,7 +77,8 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
 
 def batch(name: str) -> Batch:
     """The case, with inputs and outputs as they lie in memory."""
-    found = Batch.one("complex", name, *CASES[name])
+    function, inputs = CASES[name]
+    found = Batch.one("complex", name, function, inputs)
     return dataclasses.replace(found, inputs=tuple(map(laid, inputs)), wanted=tuple(map(laid, found.wanted)))
 
 

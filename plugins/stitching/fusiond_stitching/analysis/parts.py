@@ -89,10 +89,10 @@ def _alone(module: HloModule, group: FusionGroup, elsewhere: Elsewhere, stored: 
     inner = reached(group.members, lambda name: () if name in elsewhere else module[name].operands)
     ordered = (module[name] for name in sorted(inner, key=module.number.__getitem__))
     own = [each.becoming("parameter") if each.name in elsewhere else each for each in ordered]
-    return _module(own, sorted(stored, key=module.number.__getitem__), group.root)
+    return of_instructions(own, sorted(stored, key=module.number.__getitem__), group.root)
 
 
-def _module(ordered: Iterable[HloInstruction], outputs: Sequence[str], name: str) -> HloModule:
+def of_instructions(ordered: Iterable[HloInstruction], outputs: Sequence[str], name: str) -> HloModule:
     """A module of these instructions (operands before users): its parameters first, numbered as they come."""
     given = list(ordered)
     parameters = [each for each in given if each.opcode == "parameter"]
@@ -162,7 +162,7 @@ def _renamed(alone: HloModule, given: Mapping[str, Fill]) -> tuple[dict[str, str
         dataclasses.replace(alone[name], name=new[name], operands=tuple(new[each] for each in alone[name].operands))
         for name in order
     ]
-    own = _module(renamed, [new[name] for name in outputs], "part")
+    own = of_instructions(renamed, [new[name] for name in outputs], "part")
     return {mine: name for name, mine in new.items()}, own
 
 

@@ -35,21 +35,17 @@ def problems(
 
 def _geometry(program: BlockProgram, rows: Rows, threads: int) -> Iterator[str]:
     """Whether the numbers of `rows` go together. What only follows from a wrong one is not said, too."""
-    wrong = [*_lanes(rows, threads)]
-    if not wrong:
-        yield from _packs(rows, threads)
-        wrong = [*_interleaving(rows)]
-    yield from wrong
-    if not wrong:
-        yield from _pieces(program, rows, threads)
-        yield from _coverage(program, rows)
-        yield from _reductions(program, rows, threads)
-
-
-def _lanes(rows: Rows, threads: int) -> Iterator[str]:
     lanes = rows.lanes
     if lanes < 1 or not _is_power_of_two(lanes) or threads % lanes or (lanes > 1 and threads % WARP):
         yield f"{threads} threads cannot be groups of {lanes} lanes"
+        return
+    yield from _packs(rows, threads)
+    if rows.between > 1 and (rows.run < 1 or rows.columns % rows.run or rows.count % rows.between or rows.slabs > 1):
+        yield f"{rows.count} rows of {rows.columns} columns do not lie {rows.between} by {rows.run} in each other"
+        return
+    yield from _pieces(program, rows, threads)
+    yield from _coverage(program, rows)
+    yield from _reductions(program, rows, threads)
 
 
 def _packs(rows: Rows, threads: int) -> Iterator[str]:
@@ -59,11 +55,6 @@ def _packs(rows: Rows, threads: int) -> Iterator[str]:
         yield "a streamed row holds more than it has, or a block several one after another"
     if (rows.run or rows.columns) % rows.pack or not _is_power_of_two(rows.pack):
         yield f"packs of {rows.pack} do not make up rows of {rows.columns}"
-
-
-def _interleaving(rows: Rows) -> Iterator[str]:
-    if rows.between > 1 and (rows.run < 1 or rows.columns % rows.run or rows.count % rows.between or rows.slabs > 1):
-        yield f"{rows.count} rows of {rows.columns} columns do not lie {rows.between} by {rows.run} in each other"
 
 
 def _pieces(program: BlockProgram, rows: Rows, threads: int) -> Iterator[str]:

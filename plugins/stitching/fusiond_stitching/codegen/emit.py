@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from fusiond.model.nouns import Rejection
 from fusiond.model.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Source
@@ -65,23 +64,14 @@ def is_library(launch: Launch) -> bool:
     return launch.entry.startswith(LIBRARY)
 
 
-@dataclass
-class _Issue:
-    """A launch before the sources are put together."""
-
-    entry: str
-    step: str
-    kernel: StitchedKernel
-    buffers: tuple[str, ...]
-    call: str | None  #: The dot that it stands in for: not counted
-
-
 def _program(module: HloModule, plan: StitchingPlan, fills: Mapping[str, Fill], name: str) -> Program:
     unit = SourceUnit(max((each.elements for each in module.instructions), default=0))
     available = set(module.parameters)
     texts: dict[str, tuple[str, KernelText]] = {}  # what it does, whatever the buffers are called -> (entry, text)
     written: dict[object, tuple[structural_hash.Outline, str, tuple[str, ...]]] = {}  # key -> (.., entry, arguments)
-    issues: list[_Issue] = []
+    steps: list[Launch] = []
+    calls: dict[str, str] = {}  # launch -> the dot that it stands in for: not counted
+    used: list[str] = []
     names: set[str] = set()
     for step in plan.steps:
         if isinstance(step, LibraryCall) and step.instruction in module.foreign:
@@ -98,20 +88,22 @@ def _program(module: HloModule, plan: StitchingPlan, fills: Mapping[str, Fill], 
             entry, _ = texts.setdefault(text.key, (step_name, text))
             buffers = text.buffers
             written[outline.key] = (outline, entry, buffers)
-        call = None if isinstance(step, StitchedKernel) else step.instruction
-        issues.append(_Issue(entry, step_name, kernel, buffers, call))
+        if isinstance(step, LibraryCall):
+            calls[step_name] = step.instruction
+        used += buffers
+        steps.append(Launch(
+            name=step_name, source=SOURCE, entry=entry, grid=(kernel.grid, 1, 1), block=(kernel.threads, 1, 1),
+            shared_bytes=kernel.shared_bytes, cooperative=kernel.cooperative,
+            arguments=tuple(Pointer(buffer=each) for each in buffers), counted=step_name not in calls,
+        ))  # fmt: skip
         available |= {result.instruction for each in kernel.programs for result in each.results if result.stored}
     needed = frozenset[str]().union(*(text.headers for _, text in texts.values()))
     whole = _source(unit, [text.named(entry) for entry, text in texts.values()], needed)
     source = Source(name=SOURCE, text=whole, entries=tuple(entry for entry, _ in texts.values()))
-    steps = tuple(_launch(each) for each in issues)
     return Program(
-        name=name,
-        buffers=_buffers(module, [each for issue in issues for each in issue.buffers], fills),
-        sources=(source,),
-        steps=steps,
-        seams=seams.seams(module, steps, {each.step: each.call for each in issues if each.call is not None}),
-    )
+        name=name, buffers=_buffers(module, used, fills), sources=(source,), steps=tuple(steps),
+        seams=seams.seams(module, steps, calls),
+    )  # fmt: skip
 
 
 def library_kernel(module: HloModule, call: LibraryCall) -> StitchedKernel:
@@ -130,21 +122,6 @@ def _source(unit: SourceUnit, texts: list[str], needed: frozenset[str]) -> str:
     parts += ["\n"] if parts else []
     parts += [each + "\n" for each in (*unit.declarations, *unit.functions.texts)]
     return "".join(parts) + "\n".join(texts)
-
-
-def _launch(issue: _Issue) -> Launch:
-    kernel = issue.kernel
-    return Launch(
-        name=issue.step,
-        source=SOURCE,
-        entry=issue.entry,
-        grid=(kernel.grid, 1, 1),
-        block=(kernel.threads, 1, 1),
-        shared_bytes=kernel.shared_bytes,
-        cooperative=kernel.cooperative,
-        arguments=tuple(Pointer(buffer=each) for each in issue.buffers),
-        counted=issue.call is None,
-    )
 
 
 def _buffers(module: HloModule, used: list[str], fills: Mapping[str, Fill]) -> tuple[Buffer, ...]:

@@ -6,7 +6,7 @@ import dataclasses
 
 from fusiond.model.nouns import Rejection, frozen
 from fusiond.model.program import Fill, Program
-from fusiond_stitching.analysis import plan
+from fusiond_stitching.analysis import parts, plan
 from fusiond_stitching.analysis.fusion import FusionCandidate, FusionGroup, GroupContext
 from fusiond_stitching.analysis.performance_library import Key
 from fusiond_stitching.analysis.plan import ChunkSchedule, LibraryCall, ScheduleKind, StitchingPlan
@@ -25,11 +25,8 @@ def library_calls(module: HloModule) -> Program | None:
         return None
     names = {each.name for each in dots}
     sources = [name for name in dict.fromkeys(name for each in dots for name in each.operands) if name not in names]
-    parameters = [module[name].becoming("parameter", number=number) for number, name in enumerate(sources)]
-    alone = HloModule(
-        name=f"{module.name}:library", instructions=(*parameters, *dots), parameters=tuple(sources),
-        outputs=tuple(each.name for each in dots),
-    )  # fmt: skip
+    given = (module[name].becoming("parameter") for name in sources)
+    alone = parts.of_instructions([*given, *dots], [each.name for each in dots], f"{module.name}:library")
     calls = StitchingPlan(steps=tuple(LibraryCall(instruction=each.name) for each in dots))
     filled = {alone.buffer_of(each): fills.default(alone, each) for each in alone.parameters}
     made = emit.program(alone, calls, fills=filled, name="probe library calls")
@@ -66,18 +63,6 @@ def _fill(alone: HloModule, name: str) -> Fill:
 
 def isolated(module: HloModule, instruction: HloInstruction) -> HloModule:
     """A module of one instruction, whose operands are parameters (constants stay constants)."""
-    sources: list[HloInstruction] = []
-    parameters: list[str] = []
-    for name in dict.fromkeys(instruction.operands):
-        operand = module[name]
-        if operand.opcode == "constant":
-            sources.append(operand)
-            continue
-        sources.append(operand.becoming("parameter", number=len(parameters)))
-        parameters.append(name)
-    return HloModule(
-        name=f"{module.name}:{instruction.name}",
-        instructions=(*sources, instruction),
-        parameters=tuple(parameters),
-        outputs=(instruction.name,),
-    )
+    operands = [module[name] for name in dict.fromkeys(instruction.operands)]
+    sources = [each if each.opcode == "constant" else each.becoming("parameter") for each in operands]
+    return parts.of_instructions([*sources, instruction], [instruction.name], f"{module.name}:{instruction.name}")

@@ -8,13 +8,13 @@ ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 from fusiond.model.codegen.code import Code, cpp
 from fusiond_stitching.analysis import online_reductions
-from fusiond_stitching.analysis.indexing import Index, delinear
+from fusiond_stitching.analysis.indexing import delinear
 from fusiond_stitching.analysis.plan import LaneExchange, Reduction, Stage
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.elemental import Elemental, Indices, combine, loop, merged, type_of
@@ -53,6 +53,17 @@ class ReduceGroup:
                 literal(kind, value) for kind, value in zip(self.kinds, online_reductions.NEUTRAL, strict=True)
             )
         return None
+
+    def accumulate(
+        self, elemental: Elemental, scope: Scope, totals: Sequence[Code], values: Sequence[Code], first: Sequence[Code]
+    ) -> None:
+        """Combines values with totals; under the conditions `first` these hold nothing yet, and are the values."""
+        with scope.when(first, end=None) if first else nullcontext(scope) as begin:
+            for total, value in zip(totals, values, strict=True):
+                begin.line(cpp("{} = {};", total, value))
+        if first:
+            with scope.block(Code("} else")) as go_on:
+                self.combine(elemental, go_on, totals, values)
 
     def combine(self, elemental: Elemental, scope: Scope, totals: Sequence[Code], values: Sequence[Code]) -> None:
         """`totals = computation(totals, values)`."""
@@ -132,19 +143,11 @@ class ReduceLanes:
             place = merged(indices, self._dimensions, delinear(step, self._reduced))
             for group, totals in zip(self.groups, self._totals, strict=True):
                 values = [self._elemental.value(inner, each.name, place) for each in group.operands]
-                self._accumulate(inner, group, totals, values, lane, step)
-
-    def _accumulate(
-        self, scope: Scope, group: ReduceGroup, totals: list[Code], values: list[Code], lane: Code, step: Index
-    ) -> None:
-        if self.lanes == 1 or group.identity is not None:
-            group.combine(self._elemental, scope, totals, values)
-            return
-        with scope.block(cpp("if ({} > 0 && {} == {})", lane, scope.index(step) or 0, lane), end=None) as begin:
-            for total, value in zip(totals, values, strict=True):
-                begin.line(cpp("{} = {};", total, value))
-        with scope.block(Code("} else")) as go_on:
-            group.combine(self._elemental, go_on, totals, values)
+                if self.lanes == 1 or group.identity is not None:
+                    group.combine(self._elemental, inner, totals, values)
+                else:
+                    begin = [cpp("{} > 0", lane), cpp("{} == {}", inner.index(step), lane)]
+                    group.accumulate(self._elemental, inner, totals, values, begin)
 
     def exchange(self, scope: Scope, lane: Code) -> None:
         """Brings the parts together in lane 0. All threads of the block come here."""
@@ -184,10 +187,7 @@ class ReduceLanes:
         warps = self._threads // WARP
         busy = min(warps, -(-self._count // WARP))
         spaces = self._spaces(scope, warps)
-        with scope.block(cpp("if (threadIdx.x % {} == 0)", WARP)) as inner:
-            for kind, total, space in self._each(spaces):
-                inner.line(cpp("{}[threadIdx.x / {}] = {};", space, WARP, inner.stored(kind, total)))
-        scope.line(BARRIER)
+        store_of_warps(scope, self._each(spaces))
         if busy == 1:
             return
         with scope.block(cpp("if (threadIdx.x < {})", WARP)) as inner:
@@ -252,6 +252,14 @@ class ReduceLanes:
             for group, totals, own in zip(self.groups, self._totals, spaces, strict=True)
             for kind, total, space in zip(group.kinds, totals, own, strict=True)
         ]
+
+
+def store_of_warps(scope: Scope, parts: Iterable[tuple[Type, Code, Code]]) -> None:
+    """The first lane of each warp writes its part of (type, total, space) there; all threads may read it then."""
+    with scope.block(cpp("if (threadIdx.x % {} == 0)", WARP)) as inner:
+        for kind, total, space in parts:
+            inner.line(cpp("{}[threadIdx.x / {}] = {};", space, WARP, inner.stored(kind, total)))
+    scope.line(BARRIER)
 
 
 def loads(scope: Scope, kinds: Sequence[Type], places: Sequence[Code]) -> list[Code]:

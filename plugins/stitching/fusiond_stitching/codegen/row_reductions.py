@@ -14,7 +14,7 @@ from fusiond_stitching.analysis.plan import WARP
 from fusiond_stitching.analysis.row_workspaces import Workspace
 from fusiond_stitching.codegen import semantics
 from fusiond_stitching.codegen.elemental import Elemental
-from fusiond_stitching.codegen.reduction import BARRIER, ReduceGroup, loads, shuffled, shuffles
+from fusiond_stitching.codegen.reduction import ReduceGroup, loads, shuffled, shuffles, store_of_warps
 from fusiond_stitching.codegen.row_cursor import unrolled
 from fusiond_stitching.codegen.row_memory import RowMemory
 from fusiond_stitching.codegen.scope import Scope
@@ -89,16 +89,9 @@ class RowReductions(RowParts):
         first = [each for each in (self.at.step, self.at.element) if each.fixed is None]
         if group.identity is not None:
             group.combine(self.elemental, scope, total.names, values)
-            return
-        if not first:
-            for name, value in zip(total.names, values, strict=True):
-                scope.line(cpp("{} = {};", name, value))
-            return
-        with scope.when([cpp("{} == 0", scope.index(each)) for each in first], end=None) as begin:
-            for name, value in zip(total.names, values, strict=True):
-                begin.line(cpp("{} = {};", name, value))
-        with scope.block(Code("} else")) as go_on:
-            group.combine(self.elemental, go_on, total.names, values)
+        else:
+            conditions = [cpp("{} == 0", scope.index(each)) for each in first]
+            group.accumulate(self.elemental, scope, total.names, values, conditions)
 
     def exchange(self, scope: Scope, totals: list[RowTotal]) -> None:
         """Every lane of a row gets the totals, the init values among them."""
@@ -128,16 +121,16 @@ class RowReductions(RowParts):
     def _across_warps(self, scope: Scope, totals: list[RowTotal]) -> None:
         warps = self.at.threads // WARP
         spaces = [self._space(scope, total, warps) for total in totals]
-        with scope.block(cpp("if (threadIdx.x % {} == 0)", WARP)) as inner:
-            for total, own in zip(totals, spaces, strict=True):
-                for kind, name, space in zip(total.group.kinds, total.names, own, strict=True):
-                    inner.line(cpp("{}[threadIdx.x / {}] = {};", space, WARP, inner.stored(kind, name)))
-        scope.line(BARRIER)
+        parts = [
+            part
+            for total, own in zip(totals, spaces, strict=True)
+            for part in zip(total.group.kinds, total.names, own, strict=True)
+        ]
+        store_of_warps(scope, parts)
         mine = self.at.rows.lanes // WARP
         first = scope.variable("first", cpp("threadIdx.x / {} * {}", self.at.rows.lanes, mine), warps - mine + 1)
-        for total, own in zip(totals, spaces, strict=True):
-            for kind, name, space in zip(total.group.kinds, total.names, own, strict=True):
-                scope.line(cpp("{} = {};", name, semantics.loaded(kind, cpp("{}[{}]", space, scope.index(first)))))
+        for kind, name, space in parts:
+            scope.line(cpp("{} = {};", name, semantics.loaded(kind, cpp("{}[{}]", space, scope.index(first)))))
         name = scope.function.fresh("warp")
         with scope.block(unrolled(name, "1", mine)) as inner:
             place = inner.index(inner.known(name, mine - 1, low=1) + first)

@@ -48,10 +48,8 @@ def precisions(module: HloModule) -> dict[str, Precision]:
             length = max(length, operand.length)
             epsilon = max(epsilon, operand.epsilon)
             step = max(step, operand.step)
-        if each.opcode == "reduce" and not each.attributes["computation"].chooses:
-            length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["dimensions"])
-        elif each.opcode == "dot":
-            length += math.prod(module[each.operands[0]].dims[at] for at in each.attributes["lhs_contracting"])
+        if each.opcode == "dot" or (each.opcode == "reduce" and not each.attributes["computation"].chooses):
+            length += module.inputs(each)
         elif each.opcode == "scatter":
             length += module[each.operands[1]].elements
         elif each.opcode == "scan":
@@ -68,46 +66,27 @@ def without_cancellation(module: HloModule) -> frozenset[str]:
     """Instructions whose rounding errors are relative to themselves, however small they are: products, quotients, roots
     and exponentials, and sums of what is not negative. The probabilities of a long softmax are so small that any
     absolute tolerance would prove nothing of them."""
-    positive, unsummed = _not_negative(module), _unsummed(module)
+    positive: set[str] = set()  # what is not negative
+    unsummed: set[str] = set()  # what no sum leads to
     found: set[str] = set()
     for each in module.instructions:
         if _is_exact(module, each):
+            unsummed.add(each.name)
             found.add(each.name)
             continue
-        values = _values(each)
-        sums = each.opcode == "add" or _operation(each) == "add"
-        keeps = each.opcode in _RELATIVE or _is_extreme(each) or (sums and all(name in positive for name in values))
-        # The errors of an exponent are small in themselves, as long as no sum has made them large.
-        power = each.opcode == "exponential" and all(name in unsummed for name in values)
-        if power or (keeps and all(name in found for name in values)):
-            found.add(each.name)
-    return frozenset(found)
-
-
-def _not_negative(module: HloModule) -> set[str]:
-    found: set[str] = set()
-    for each in module.instructions:
-        if _is_exact(module, each):
-            continue
-        keeps_sign = each.opcode in _KEEPS_SIGN or _is_extreme(each) or _operation(each) == "add"
+        values, extreme, sums = set(_values(each)), _is_extreme(each), _operation(each) == "add"
+        keeps_sign = each.opcode in _KEEPS_SIGN or extreme or sums
         constant = each.opcode == "constant" and all(value >= 0 for value in each.attributes["values"])
-        kept = keeps_sign and all(name in found for name in _values(each))
-        if each.opcode in _POSITIVE or constant or kept:
+        if each.opcode in _POSITIVE or constant or (keeps_sign and values <= positive):
+            positive.add(each.name)
+        # The errors of an exponent are small in themselves, as long as no sum has made them large.
+        power = each.opcode == "exponential" and values <= unsummed
+        keeps = each.opcode in _RELATIVE or extreme or ((sums or each.opcode == "add") and values <= positive)
+        if power or (keeps and values <= found):
             found.add(each.name)
-    return found
-
-
-def _unsummed(module: HloModule) -> set[str]:
-    """What no sum leads to."""
-    found: set[str] = set()
-    for each in module.instructions:
-        if _is_exact(module, each):
-            found.add(each.name)
-            continue
-        sums = each.opcode in ("reduce", "dot", "scatter") and not _is_extreme(each)
-        if not sums and all(name in found for name in _values(each)):
-            found.add(each.name)
-    return found
+        if (each.opcode not in ("reduce", "dot", "scatter") or extreme) and values <= unsummed:
+            unsummed.add(each.name)
+    return frozenset(found)
 
 
 def _is_exact(module: HloModule, each: HloInstruction) -> bool:

@@ -40,7 +40,12 @@ def reason(
     if raw.opcode == "scatter" and len(operands) != 3:
         return "a scatter of several tensors is left to a library"
     if raw.opcode == "reduce-window":
-        return _window_problem(raw, operands, found, applied, computation)
+        if len(operands) != 2:
+            return "a reduce-window of several tensors is left to a library"
+        problem, init = scalar_problem(raw, applied()), found[names(operands)[1]]
+        if problem or not windows.outside(windows.attributes_of(raw)) or windows.neutral(computation(), init):
+            return problem
+        return "a reduce-window whose padding is not neutral is left to a library"
     if raw.opcode in ("reduce", "scatter"):
         return scalar_problem(raw, applied())
     return ""
@@ -64,24 +69,6 @@ def scalar_problem(raw: Raw, applied: RawComputation) -> str:
             continue
         if each.opcode not in ELEMENTWISE or (isinstance(each.shape, ArrayShape) and each.shape.dims):
             return f"{raw.opcode} applies {each.opcode}, which is not element-wise"
-    return ""
-
-
-def _window_problem(
-    raw: Raw,
-    operands: Sequence[Value],
-    found: Mapping[str, HloInstruction],
-    applied: Callable[[], RawComputation],
-    computation: Callable[[], Computation],
-) -> str:
-    if len(operands) != 2:
-        return "a reduce-window of several tensors is left to a library"
-    problem = scalar_problem(raw, applied())
-    init = operands[1]
-    if problem or not isinstance(init, str) or not windows.outside(windows.attributes_of(raw)):
-        return problem
-    if not windows.neutral(computation(), found[init]):
-        return "a reduce-window whose padding is not neutral is left to a library"
     return ""
 
 

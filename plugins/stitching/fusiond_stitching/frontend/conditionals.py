@@ -9,8 +9,7 @@ it is computed for nothing: an index is clamped, a division by zero has a value,
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from fusiond_stitching.frontend.graph import BYTES, DTYPES, ELEMENTWISE, MOVEMENT
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawComputation, RawModule, RawShape, arrays
@@ -43,7 +42,7 @@ def cheap(module: RawModule, conditional: Raw, operands: Sequence[object]) -> bo
 
 
 def _plain(module: RawModule, branch: RawComputation) -> bool:
-    inside = list(itertools.islice(_inside(module, branch), MOST_INSTRUCTIONS + 1))
+    inside = module.inside(branch, MOST_INSTRUCTIONS + 1)
     if len(inside) > MOST_INSTRUCTIONS:
         return False
     for computation, each in inside:
@@ -55,16 +54,6 @@ def _plain(module: RawModule, branch: RawComputation) -> bool:
             if any(array.elements > SMALL_REDUCTION for array in arrays(sources[each.operands[0]].shape)):
                 return False
     return True
-
-
-def _inside(module: RawModule, branch: RawComputation) -> Iterator[tuple[RawComputation, Raw]]:
-    """Each instruction with the computation that it stands in, through calls and branches."""
-    for each in branch.instructions:
-        yield branch, each
-        names = (each.called("to_apply"),) if each.opcode == "call" else ()
-        for name in each.branches() if each.opcode == "conditional" else names:
-            if name in module.computations:
-                yield from _inside(module, module.computations[name])
 
 
 def _read(branch: RawComputation, operand: object) -> dict[object, int]:

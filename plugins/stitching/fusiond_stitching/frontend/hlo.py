@@ -14,6 +14,7 @@ a RequestError with file and line, never a guess.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import struct
@@ -27,6 +28,7 @@ from fusiond.model.nouns import frozen
 Number: TypeAlias = bool | int | float
 
 MAX_ELEMENTS = 2**40  #: A tensor with more is a misprint
+MAX_CALLS = 200  #: Of computations in each other: one with more calls itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,18 @@ class RawModule:
     computations: Mapping[str, RawComputation]
     entry: str
     path: str
+
+    def inside(self, computation: RawComputation, most: int) -> list[tuple[RawComputation, Raw]]:
+        """Each instruction with the computation that it stands in, through calls and branches; at most so many."""
+        return list(itertools.islice(self._inside(computation), most))
+
+    def _inside(self, computation: RawComputation, depth: int = 0) -> Iterator[tuple[RawComputation, Raw]]:
+        for each in computation.instructions:
+            yield computation, each
+            called = (each.called("to_apply"),) if each.opcode == "call" else ()
+            for name in each.branches() if each.opcode == "conditional" else called:
+                if name in self.computations and depth < MAX_CALLS:
+                    yield from self._inside(self.computations[name], depth + 1)
 
 
 def parse(text: str, path: str) -> RawModule:

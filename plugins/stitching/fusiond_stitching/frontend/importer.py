@@ -114,7 +114,7 @@ class _Import:
 
     def _inline(self, computation: RawComputation, arguments: Sequence[Value], prefix: str) -> Value:
         self.depth += 1
-        if self.depth > 200:
+        if self.depth > hlo.MAX_CALLS:
             raise RequestError(f"the computation {computation.name!r} calls itself", where=computation.where)
         bound: dict[str, Value] = {}
         for raw in _ordered(computation):

@@ -7,8 +7,6 @@ it is read, and then stitched like anything else. Otherwise every dropout would 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from fusiond_stitching.frontend import hlo
 from fusiond_stitching.frontend.constant_numbers import BITS
 from fusiond_stitching.frontend.graph import ELEMENTWISE, MOVEMENT
@@ -34,7 +32,7 @@ def trips(module: RawModule, loop: Raw, first: int) -> int | None:
     place, limit = found
     if not _advances(body, place):
         return None
-    inside = list(_inside(module, body, 0))
+    inside = [each for _, each in module.inside(body, MOST_INSTRUCTIONS + 1)]
     count = max(0, limit - first)
     if count > MOST_TRIPS or count * len(inside) > MOST_INSTRUCTIONS:
         return None
@@ -71,12 +69,3 @@ def _advances(body: RawComputation, place: int) -> bool:
     if right.opcode != "constant" or left.opcode != "get-tuple-element" or hlo.literal(right) != (1,):
         return False
     return left.integer("index") == place and by_name[left.operands[0]].opcode == "parameter"
-
-
-def _inside(module: RawModule, computation: RawComputation, depth: int) -> Iterator[Raw]:
-    """The instructions of a computation and of those that it calls."""
-    for each in computation.instructions:
-        yield each
-        called = module.computations.get(each.called("to_apply")) if each.opcode == "call" else None
-        if called is not None and depth < 8:
-            yield from _inside(module, called, depth + 1)

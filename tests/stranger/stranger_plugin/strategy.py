@@ -47,10 +47,12 @@ class SaxpyUnroll(StrategyBase[Saxpy, Target]):
 
     def space(self, analysis: Analysis[Saxpy, Target], answers: Answers) -> Space:
         return Space(
-            parameters=(Parameter(name="unroll", values=(1, 2, 4, 8)),
-                        Parameter(name="threads", values=(64, 128, 256))),
+            parameters=(
+                Parameter(name="unroll", values=(1, 2, 4, 8)),
+                Parameter(name="threads", values=(64, 128, 256)),
+            ),
             restrictions=("unroll * threads <= 1024",),
-        )  # fmt: skip
+        )
 
     def seeds(
         self, analysis: Analysis[Saxpy, Target], space: Space, answers: Answers

@@ -1,7 +1,5 @@
 """`fusiond answers`: lists the known answers, newest first. Works without a daemon."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

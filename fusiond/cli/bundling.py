@@ -1,7 +1,5 @@
 """`fusiond explain --bundle`: writes a trial as bundles that run without an installation, for a bug report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fusiond.build.exporting.bundle import write_bundle

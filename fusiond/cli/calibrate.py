@@ -1,7 +1,5 @@
 """`fusiond calibrate`: measures what measuring costs on a device, and the device's ceilings."""
 
-from __future__ import annotations
-
 import argparse
 from contextlib import closing
 

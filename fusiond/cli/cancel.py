@@ -1,7 +1,5 @@
 """`fusiond cancel`: stops jobs or removes them from the queue, through the daemon or directly in the store."""
 
-from __future__ import annotations
-
 import argparse
 
 from fusiond.cli import options, output

@@ -1,7 +1,5 @@
 """`fusiond capture`: captures the launches of a running CUDA program."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`fusiond capture DIR`: shows a capture and writes files of it."""
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ the other one's instructions take them (Li et al., CGO 2022, section IV-A). With
 against the lower bound of the time; with one, Nsight Compute says what they were and what the warps waited for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 The one home of shtab.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import shtab

@@ -1,7 +1,5 @@
 """The tables of `--count`: one row per launch, and one sum per program beside the unfused one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

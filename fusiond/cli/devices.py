@@ -1,7 +1,5 @@
 """`fusiond devices`: lists the devices of this machine, and says what the missing ones lack."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from contextlib import closing

@@ -1,8 +1,6 @@
 """`fusiond doctor`: says what works here, what does not, and how to fix it. Exit status 0 if at least one device
 works."""
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import importlib.util

@@ -4,8 +4,6 @@ A copy has the JSON Schemas beside it, those of kernels, pipelines and graphs fo
 by which editors find that of jobs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

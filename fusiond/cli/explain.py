@@ -1,7 +1,5 @@
 """`fusiond explain`: explains the result of a job from the store. Works without a daemon."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 from collections.abc import Sequence

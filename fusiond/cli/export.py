@@ -5,8 +5,6 @@ T4 (Kernel Tuner, KTT, BAT: schema 1.0.0 of its results) has milliseconds. What 
 emulated or counted has a name of its own there, so that nobody takes it for a time of a GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

@@ -1,7 +1,5 @@
 """`fusiond finish`: ends a job's search now and measures the finals."""
 
-from __future__ import annotations
-
 import argparse
 
 from fusiond.cli import options, output

@@ -1,7 +1,5 @@
 """`fusiond forget`: removes the answers of a workload; without --yes it only lists them."""
 
-from __future__ import annotations
-
 import argparse
 
 from fusiond.cli import options, output

@@ -1,7 +1,5 @@
 """`fusiond help [COMMAND]`: as `fusiond --help`, or `fusiond COMMAND --help`; `--man`: all of it as a manual page."""
 
-from __future__ import annotations
-
 import argparse
 
 from fusiond import __version__, cli

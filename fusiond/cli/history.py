@@ -1,7 +1,5 @@
 """`fusiond history`: lists all answers that a workload ever had, and why each was replaced. Works without a daemon."""
 
-from __future__ import annotations
-
 import argparse
 
 from fusiond.cli import options, render

@@ -5,8 +5,6 @@ What is imported is data. An answer is served as imported, and nothing of it is 
 trusted (`fusiond keys trust`); trials become a recorded space, which `strategy: replay` searches.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

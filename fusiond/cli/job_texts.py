@@ -1,7 +1,5 @@
 """The progress of a job in words and bars, for terminals and for plain output."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

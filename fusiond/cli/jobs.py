@@ -1,7 +1,5 @@
 """`fusiond jobs`: the jobs of the store, newest first. Works without a daemon."""
 
-from __future__ import annotations
-
 import argparse
 
 from fusiond.cli import job_texts, options, output, render

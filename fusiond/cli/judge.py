@@ -1,7 +1,5 @@
 """`fusiond judge`: checks whether a kernel correctly replaces another one, and how much faster it is."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

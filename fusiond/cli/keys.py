@@ -1,7 +1,5 @@
 """`fusiond keys`: shows the key that signs this machine's answers, and the keys that it trusts."""
 
-from __future__ import annotations
-
 import argparse
 import re
 

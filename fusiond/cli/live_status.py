@@ -1,7 +1,5 @@
 """The tables of `fusiond status --watch`: a row per device, and the waiting jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Names, paths and messages come from files, plugins and compilers; none of their 
 may reach a terminal.
 """
 
-from __future__ import annotations
-
 import sys
 
 from fusiond.model.english import shortened, shown

@@ -1,7 +1,5 @@
 """The parser of a command's options."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from typing import NoReturn

@@ -1,7 +1,5 @@
 """`fusiond plugins`: lists what each plugin registered, or why it did not load."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

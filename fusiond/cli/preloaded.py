@@ -5,8 +5,6 @@ line of JSON, `{"folder", "arguments"}`, and then is that command in that folder
 standard output and error. Where no line comes, nobody wants it any more.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

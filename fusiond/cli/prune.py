@@ -3,8 +3,6 @@
 No answer is lost. Without `--older-than` no trial either: bundles and builds are made again when they are asked for.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

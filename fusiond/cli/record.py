@@ -1,7 +1,5 @@
 """`fusiond record`: measures the whole space of a job and writes it to a file that can be replayed."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import shlex

@@ -1,7 +1,5 @@
 """`fusiond run`: tunes a job in this process, shows progress, and prints the answer as `best` does."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from contextlib import closing

@@ -1,7 +1,5 @@
 """`fusiond schema KIND`: prints the JSON Schema of a YAML file, for editors."""
 
-from __future__ import annotations
-
 import argparse
 
 from fusiond.cli import options

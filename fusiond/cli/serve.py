@@ -1,7 +1,5 @@
 """`fusiond serve`: runs the daemon in the foreground. docs/operating.md has a systemd unit."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

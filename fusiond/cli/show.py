@@ -1,7 +1,5 @@
 """`fusiond show`: shows one job. Works without a daemon."""
 
-from __future__ import annotations
-
 import argparse
 
 from fusiond.cli import job_texts, options, output

@@ -1,7 +1,5 @@
 """`fusiond status`: shows the daemon, its devices, the queue and the latest answers. Works without a daemon."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 from typing import Any

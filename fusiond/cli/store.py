@@ -1,7 +1,5 @@
 """`fusiond store`: checks, backs up and restores the store."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`fusiond submit`: hands a job to the daemon; `--wait` follows it until it ends."""
 
-from __future__ import annotations
-
 import argparse
 
 from fusiond.cli import options, output

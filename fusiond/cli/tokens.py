@@ -1,7 +1,5 @@
 """`fusiond tokens`: manages the tokens that let other programs read answers (read) or push them (write) over TCP."""
 
-from __future__ import annotations
-
 import argparse
 import re
 

@@ -1,7 +1,5 @@
 """`fusiond verify`: measures the recorded winner again here, against the unfused way of its record."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import shlex

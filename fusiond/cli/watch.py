@@ -1,7 +1,5 @@
 """`fusiond watch`: follows a job until it ends, through the daemon or the store."""
 
-from __future__ import annotations
-
 import argparse
 
 from fusiond.cli import options, output

@@ -1,7 +1,5 @@
 """Exports functions with their kernels for another process, through `jax.export`."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@
 equations instead, which every transformation knows; so a fused function can stand inside of any other.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import hashlib

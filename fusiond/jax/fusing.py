@@ -1,7 +1,5 @@
 """`fuse`: a jitted function whose regions run as measured kernels where there are answers (see the package)."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import threading

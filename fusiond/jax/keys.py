@@ -1,7 +1,5 @@
 """Keys of random numbers as the numbers that they are, for kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

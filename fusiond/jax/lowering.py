@@ -1,7 +1,5 @@
 """Jaxprs as HLO."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

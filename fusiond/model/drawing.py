@@ -6,8 +6,6 @@ TimelineSpan  :=  start, end, text, kind
 DrawnGraph    :=  title, DrawnNode+, Edge*       what depends on what, and what is one kernel
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

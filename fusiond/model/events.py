@@ -3,8 +3,6 @@
 Presentation lives elsewhere: a subscriber that raises is dropped with a logged line, never a lost job.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

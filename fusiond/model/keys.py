@@ -1,7 +1,5 @@
 """Content keys: the same value gives the same key, in every process and on every machine."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import hashlib

@@ -3,8 +3,6 @@
 Times are what the named clock of the device said; ratios are baseline / candidate, so above 1 the candidate is faster.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ a name  --families--> the contents that the files of a folder, or the catalogue,
 a job   --best_of_jobs--> the answers for what it asks, whatever it is called
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

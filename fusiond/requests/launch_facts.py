@@ -1,7 +1,5 @@
 """Compiler and occupancy facts of a candidate's launches."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

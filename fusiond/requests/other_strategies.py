@@ -1,7 +1,5 @@
 """The other installed strategies, as a strategy may ask them (`Others` of the protocol)."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,8 +4,6 @@ A schema says which keys there are and what they may hold; what only a strategy 
 file must say) is left to `fusiond plan`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

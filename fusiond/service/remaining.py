@@ -6,8 +6,6 @@ A job tunes its parts one after the other, then itself; each is a search and the
 left is reckoned from what the same took so far in this session: an estimate, and none where nothing was timed yet.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 import time

@@ -4,8 +4,6 @@ A backup is a store: FILE, and its artifacts beside it as those of every store, 
 or it is not there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Checks a store by reading and comparing everything, and continues without what is lost."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Iterator

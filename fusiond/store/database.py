@@ -12,8 +12,6 @@ A method returns when what it wrote is on disk. Any thread may call any method a
 several processes (the daemon, `fusiond run`, `fusiond best`) may have the file open at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

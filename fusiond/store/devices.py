@@ -1,8 +1,6 @@
 """Devices: their descriptions, what may change about them, and which are sick; their calibrations, which are kept until
 the next one under the same driver; and probes, keyed micro-measurements that are kept for ever."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fusiond.model.keys import canonical

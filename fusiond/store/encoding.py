@@ -1,7 +1,5 @@
 """Nouns as JSON texts and columns, and back, without loss."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Creates files and folders that only their owner can read, whatever the umask."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

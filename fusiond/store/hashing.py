@@ -1,7 +1,5 @@
 """The one hash of the store. Standard library only."""
 
-from __future__ import annotations
-
 try:
     from _blake2 import blake2b  # what hashlib gives, without the 3 ms of its import
 except ImportError:

@@ -1,7 +1,5 @@
 """Reads jobs: one, or pages of them, and explains a missing one."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, Sequence
 

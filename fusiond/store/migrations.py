@@ -8,8 +8,6 @@ so that a row that has vanished shows; and, as `commits`, how many transactions 
 own (`last_commit.py`).
 """
 
-from __future__ import annotations
-
 import os
 
 from sqlite_utils import Database, Migrations

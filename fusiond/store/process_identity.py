@@ -1,7 +1,5 @@
 """Identifies the process that runs a job: its id with the boot and its start time."""
 
-from __future__ import annotations
-
 import functools
 import os
 from pathlib import Path

@@ -7,8 +7,6 @@ trial of it has them, and two kinds of evidence never mix: each has a row of its
 A file is complete, and on disk, before the row that names it; what a crash leaves without a row is an orphan.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

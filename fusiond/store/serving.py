@@ -4,8 +4,6 @@ A lock file can be unlinked under its holder, and a second daemon would lock ano
 itself cannot be in two places, so it says which file counts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fusiond.store.connection import Connected, Row

@@ -5,8 +5,6 @@ Gzip'd JSON lines. The first is the header: `replay` (1, the version of the form
 its values (null: does not apply), its samples or how it failed, and the seconds that it took.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

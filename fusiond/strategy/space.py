@@ -6,8 +6,6 @@ mentions an inactive parameter does not apply. Both are texts of `fusiond.model.
 be printed and stored.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

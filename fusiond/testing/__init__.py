@@ -7,8 +7,6 @@
 pytest is needed for the contract tests only.
 """
 
-from __future__ import annotations
-
 import sys
 
 if "pytest" in sys.modules:  # outside of this tree pytest shows what was compared only where it is asked to

@@ -1,7 +1,5 @@
 """Cases for the contract of a strategy: two targets, and what is known there of a job."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

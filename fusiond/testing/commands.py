@@ -1,7 +1,5 @@
 """What commands leave, for tests."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

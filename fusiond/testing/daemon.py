@@ -6,8 +6,6 @@ A job's `request` says what becomes of it: `{end: crash}` raises, `{end: exit}` 
 with a FusiondError, anything else takes its trials one after the other, stops when it is asked to, and leaves a record.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

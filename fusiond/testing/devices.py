@@ -8,8 +8,6 @@ Small CUDA kernels are built and run; a device that runs something else override
 device, the tests that need one are skipped with what is missing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The kernels that a device's contract runs, their buffers and their launches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fusiond.model.program import Buffer, Fill, Launch, Pointer, Role, Scalar

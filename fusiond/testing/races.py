@@ -1,7 +1,5 @@
 """Finds races in the launches of a program whose memory the test provides."""
 
-from __future__ import annotations
-
 from fusiond.build import gxx
 from fusiond.devices.cpu.native import Argument, NativeLaunch
 from fusiond.devices.cpu.race import find_races

@@ -1,7 +1,5 @@
 """The fake device with a load time per program, for trials that are bound by the device."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

@@ -15,8 +15,6 @@
 Nothing here runs a Program: that is the device's contract (`fusiond.testing.devices`), and a strategy's own tests.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Explains a compiled model: which regions are fused, which are not, and why."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import weakref

@@ -4,8 +4,6 @@ A tensor whose dimensions lie in another order in memory is a parameter (a resul
 behind (before) it: the launcher passes the memory as it is.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, cast

@@ -1,8 +1,6 @@
 """FX to an `FxGraph`. An operator that is not in the table is recorded as torch's own decomposition, Inductor's first,
 so it rounds where Inductor's kernels do."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import logging

@@ -7,8 +7,6 @@ A region is all fusable nodes of one depth; the order is region 0, library calls
 region and comes back. Views that leave a region are torch's again: it makes no copies for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

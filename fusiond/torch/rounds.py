@@ -15,8 +15,6 @@ Names are memory: `buf1 = buf0` and views are the same memory, and so is all tha
 here. Inductor reorders by the same names.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

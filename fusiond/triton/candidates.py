@@ -5,8 +5,6 @@ architecture, the specialised signature, constants, the config's options. So an 
 Whole numbers of the key are sizes, which the name leaves out: what is known of other sizes is found by it, too.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """`fusiond.triton.explain()`: which config is launched, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

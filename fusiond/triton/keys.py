@@ -6,8 +6,6 @@ A config that is not the first one is launched once it was compared with the fir
 are known. What is not known is asked for: each config once, by itself, and then the fastest against the first.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

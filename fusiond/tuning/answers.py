@@ -4,8 +4,6 @@ An answer is replaced only by what was measured beside it and is better beyond t
 run and be right. What is undecided leaves a verified answer as it is, and no evidence never replaces any.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

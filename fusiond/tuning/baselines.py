@@ -1,7 +1,5 @@
 """The unfused ways, each tuned with its own knobs: a fused candidate must beat the fastest of them, not the first."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import io

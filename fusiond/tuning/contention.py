@@ -7,8 +7,6 @@ exclusive   as `wait`, but a job in which others appear is put back into the que
             another job may run meanwhile, on another device
 """
 
-from __future__ import annotations
-
 import enum
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The context of a job's phases: job, strategy, device, store, and events."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

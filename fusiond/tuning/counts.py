@@ -1,7 +1,5 @@
 """Counts of both sides of an answer on the processor, shown beside times and never in their place."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import re

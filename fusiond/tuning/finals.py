@@ -8,8 +8,6 @@ is struck out when the losses are mostly its own, and then counts as not judged,
 whether it may take the incumbent's place, is decided in `answers.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging

@@ -7,8 +7,6 @@ about the candidate. Where the good one does not fail, but its processes are kil
 blame and not the device: the job waits.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import NoReturn
 

@@ -6,8 +6,6 @@ What takes part is a workload of two implementations, the reference first, which
 of it is under scrutiny (`fusiond.model.nouns.Scrutiny`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

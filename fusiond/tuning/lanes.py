@@ -5,8 +5,6 @@ device has turned sick) costs what was being measured on it, which another lane 
 those that are left.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections import deque

@@ -10,8 +10,6 @@ cannot be as fast as what was measured already is `pruned`, but for one in ten, 
 below its bound shows that the bounds are wrong, and ends that.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

@@ -3,8 +3,6 @@
 Li et al. (CGO 2022, section IV-A) explain it by issue slots and stalls.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any

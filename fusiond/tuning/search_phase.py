@@ -1,7 +1,5 @@
 """The search: ask, build, check, sample, tell; until the budget, the space or the time is used up."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

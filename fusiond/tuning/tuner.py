@@ -6,8 +6,6 @@ Everything that is found is in the store before it is announced, and nothing tha
 job that was killed anywhere goes on from there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging

@@ -6,8 +6,6 @@ processes that all of them share. Samples of one process share placement, clock 
 chosen the best among the finalists (Bonferroni: valid however the choice was made). Search samples never enter.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence

@@ -6,8 +6,6 @@ its plans were compared. They are checked like every candidate before they are t
 of this box.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Callable

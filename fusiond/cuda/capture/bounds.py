@@ -1,7 +1,5 @@
 """Lower bounds of captured kernels, counted one by one from their documents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from fusiond.build.working import working_folder

@@ -1,7 +1,5 @@
 """The PTX of a captured kernel, and the memory that this PTX can reach."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ A vector is an allocation of the device's, or a part of one (`regions`). What th
 uploads that come next is one kernel of the host's: it reads what came down, and writes what goes up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any

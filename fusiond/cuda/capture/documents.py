@@ -5,8 +5,6 @@ whole numbers that the kernel is handed. Of memory the length is known, and what
 else it is filled with numbers that do no harm as indices.
 """
 
-from __future__ import annotations
-
 import collections
 import itertools
 import json

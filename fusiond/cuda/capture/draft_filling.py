@@ -1,7 +1,5 @@
 """Fills in the draft of a kernel's source from a capture of a program that launched it (`fusiond init --from`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fusiond.cuda.capture import documents, trace

@@ -1,7 +1,5 @@
 """Runs a program on a GPU under a small library that records its driver calls (runtime/watcher)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

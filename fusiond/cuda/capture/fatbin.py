@@ -5,8 +5,6 @@ entry     = u16 kind (1: PTX, 2: cubin), u16, u32 bytes of this header, u64 byte
             ..., u32 architecture at 28, u64 flags at 40, u64 bytes uncompressed at 56; then the payload
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator

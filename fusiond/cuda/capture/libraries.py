@@ -1,7 +1,5 @@
 """Builds the CUDA runtime that needs no GPU with g++, once per machine and toolkit."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor

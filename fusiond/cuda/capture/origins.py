@@ -5,8 +5,6 @@ program runs, the watcher keeps it; XLA writes its PTX where it is told to (`wat
 the module, so that a capture says the same on every machine.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import re

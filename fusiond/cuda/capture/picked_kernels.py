@@ -1,7 +1,5 @@
 """Writes kernels of a capture as files: their YAML, their PTX and a job."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from pathlib import Path

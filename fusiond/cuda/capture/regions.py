@@ -1,7 +1,5 @@
 """Maps an address to memory: to an allocation, or to the part of one that an allocator handed out."""
 
-from __future__ import annotations
-
 import bisect
 import collections
 from dataclasses import dataclass

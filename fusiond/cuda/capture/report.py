@@ -5,8 +5,6 @@ does through each parameter; where that is not known, everything counts as writt
 need nobody between are a group. How much fusing them could hide is estimated, and orders them; none is left out.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """`fusiond capture -- COMMAND`: runs a program and records its launches."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Reads the trace files that runtime/trace.h writes: one per process, in the order of its events."""
 
-from __future__ import annotations
-
 import bisect
 import dataclasses
 import struct

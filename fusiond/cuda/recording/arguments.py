@@ -1,7 +1,5 @@
 """The arguments of a launch: arrays by address, numbers and structs by their bytes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

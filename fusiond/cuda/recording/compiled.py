@@ -1,7 +1,5 @@
 """A kernel by the PTX that a library compiled for it, and its parameters by its arguments."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

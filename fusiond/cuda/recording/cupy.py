@@ -1,7 +1,5 @@
 """Records launches of CuPy's RawKernels. CuPy is not imported: a program that has a RawKernel has imported it."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sys

@@ -4,8 +4,6 @@ While a recorder is open, calling such a kernel leaves the launch to the recorde
 that NVRTC makes of the source that CuPy writes; an array is handed over as a struct with its address.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import struct

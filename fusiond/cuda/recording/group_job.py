@@ -5,8 +5,6 @@ content gives: nobody else's launch of the same shapes asks anything else. What 
 of the strategy says (`fusiond init`), for which the source is parsed in another process.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

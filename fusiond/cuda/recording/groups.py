@@ -7,8 +7,6 @@ so it is of a whole number that has had several values where nothing else change
 has the numbers that it was called with.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

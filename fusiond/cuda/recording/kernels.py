@@ -1,7 +1,5 @@
 """`fusiond.cuda.kernel`: a kernel with its CUDA source, and how it is launched unfused."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

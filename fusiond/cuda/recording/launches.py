@@ -1,7 +1,5 @@
 """A launch, recorded, and the recorders of a thread, to which it goes instead of being done."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Where a kernel or an answer runs: the processor, or the GPU whose context is current."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Methods of other libraries' classes, which are ours while a recorder is open."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -4,8 +4,6 @@ While a recorder is open, a compiled kernel's `launch` leaves the launch to the 
 handed over as seven numbers and more, of which one is its address; what a kernel writes is what its PTX may write.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import math

@@ -4,8 +4,6 @@ While a recorder is open, `JITFunction.run` is one that compiles as the other do
 recorder of its thread. What a kernel writes is what its PTX may write (`fusiond.model.ptx.uses`).
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Numbers as C++ text, exact in the precision of their type."""
 
-from __future__ import annotations
-
 import math
 import struct
 

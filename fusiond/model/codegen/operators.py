@@ -5,8 +5,6 @@
 Operators associate to the left, so a right operand of the same precedence stands in parentheses: `a - (b - c)`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fusiond.model.codegen.code import Code, cpp

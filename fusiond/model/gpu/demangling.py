@@ -1,7 +1,5 @@
 """Names of kernels as C++ has them: `_Z4poolIfLi5EEvPT_` is `void pool<float, 5>(float*)`."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 

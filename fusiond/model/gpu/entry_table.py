@@ -9,8 +9,6 @@ is no compiler.
 Only the standard library is imported here.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

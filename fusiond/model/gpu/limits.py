@@ -4,8 +4,6 @@ From the table "Technical Specifications per Compute Capability" of the CUDA pro
 there, its own attributes are asked instead (`fusiond.devices.cuda.provider`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ The same as `cuda_occupancy.h` of the toolkit with the shared-memory carve-out a
 be had (tests compare the two). What a launch asks for so that its blocks have it: `carveout_pct`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fusiond.model.nouns import DeviceLimits

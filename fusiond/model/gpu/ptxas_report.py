@@ -10,8 +10,6 @@
 Spill bytes stand nowhere else: not in the binary, not in the driver's attributes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping

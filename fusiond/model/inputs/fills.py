@@ -6,8 +6,6 @@ where x is a whole number made of the element's bits by integer operations only;
 once. `Recipe` holds what decides every bit; fusiond/devices/cuda/data.cu is the same in CUDA.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import statistics

@@ -4,8 +4,6 @@ A schema is for editors. What a document means, and whether its numbers fit, is 
 must only never refuse what the parser takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ in every file and a mistake gives the same message::
     sizes       :=  {NAME: WHOLE NUMBER, ...}
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias

@@ -3,8 +3,6 @@
 Only the standard library is imported here; `fusiond.model.language.narrow` has them as NumPy does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

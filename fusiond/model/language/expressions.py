@@ -16,8 +16,6 @@ error. Labels in quotes can be compared for equality. Results must fit 64 bits. 
 Where names stand for Extents (`fusiond.model.language.extents`), so do results.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

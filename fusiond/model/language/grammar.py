@@ -12,8 +12,6 @@ Operators are parsed by precedence (V. Pratt, Top Down Operator Precedence, 1973
 `chained` ones mean what they do in mathematics: `a <= b < c` is `a <= b and b < c`.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Collection, Iterator, Mapping

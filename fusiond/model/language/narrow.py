@@ -1,8 +1,6 @@
 """The element types of Programs as NumPy holds them. All are NumPy's own but bfloat16 and the floats of 8 bits, which
 travel as their bits."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

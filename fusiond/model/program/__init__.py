@@ -21,8 +21,6 @@ same
 Only the standard library is imported here: a bundle must run where nothing can be installed.
 """
 
-from __future__ import annotations
-
 from fusiond.model.program.buffers import (
     EQUAL,
     FILL_KINDS,

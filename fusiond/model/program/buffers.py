@@ -1,7 +1,5 @@
 """The buffers of a Program, their contents and comparison, and the sources of its code."""
 
-from __future__ import annotations
-
 import enum
 import re
 from dataclasses import dataclass, field

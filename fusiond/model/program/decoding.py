@@ -1,7 +1,5 @@
 """Programs out of JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

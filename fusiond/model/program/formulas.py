@@ -1,7 +1,5 @@
 """The Extents in a Program: formulas over the sizes of its workload, wherever they stand in it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -9,8 +9,6 @@ a class here, a case in each device, and tests::
     Argument  :=  Pointer | Scalar | Bytes
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ one that was ready first (or last: `late`). What the calling thread does itself,
 pageable memory, allocations), holds up the issue of all that is listed behind it, but in a graph.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

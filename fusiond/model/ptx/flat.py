@@ -1,8 +1,6 @@
 """A function as one list of instructions with typed operands, resolved scopes and unique names, for the interpreter
 and for data-flow analyses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Where paths of a control-flow graph meet again: immediate post-dominators of blocks, and of instructions."""
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """PTX text -> `Module`. Most lines hold one instruction, and those go a short way: 5,000 lines take some 15 ms."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,8 +1,6 @@
 """`Module` -> PTX text: one statement a line, blocks indented. A module that is parsed and printed assembles to the
 same code, without comments and debug sections."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from fusiond.model.ptx.tree import (

@@ -1,7 +1,5 @@
 """Changes to a tree: names, single instructions, resources of a kernel. Each shows its effect, before --> after."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Triton leaves out what it compiled in (`tl.constexpr`, and whole numbers that ar
 behind a kernel's own parameters: scratch memory for its blocks, and a profiler's.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -9,8 +9,6 @@ address may be reached that the kernel puts into one. A parameter below 8 bytes 
 is ever said not to be written that is.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ which takes those cores from whatever compiles or is measured. Nothing in NumPy 
 library is asked itself; where there is another one, or none, everything stays as it is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

@@ -7,8 +7,6 @@ for the guard to know of it. PR_SET_PDEATHSIG would not do: it ends with the thr
 children do not inherit it.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

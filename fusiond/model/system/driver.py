@@ -1,7 +1,5 @@
 """The NVIDIA driver's version, as the kernel tells it. Standard library only: `fusiond best` asks at every call."""
 
-from __future__ import annotations
-
 import re
 
 _PROC = "/proc/driver/nvidia/version"

@@ -14,8 +14,6 @@ This module decides it for whatever may come: an exception (`of`), an error of t
 (`of_text`, `of_compiler`). SQLite's errors are told apart in `fusiond.store.format.explained`.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Reads the user's files: plain ones of a bearable size in UTF-8. Makes folders that only the user may enter."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,8 +1,6 @@
 """The user's folders of the XDG base directory specification. platformdirs would cost `fusiond best` 14 ms, as much as
 Python's own start, for the same answer on Linux."""
 
-from __future__ import annotations
-
 import os
 
 

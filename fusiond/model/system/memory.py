@@ -1,7 +1,5 @@
 """The system's free memory, and its count of processes killed for want of it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The end of a child process's output."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Which line of a file crashes a parser: the shortest beginning of the file that does, found by halving it."""
 
-from __future__ import annotations
-
 import time
 
 from fusiond.requests.isolation.helpers import Files

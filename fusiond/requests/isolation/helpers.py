@@ -1,7 +1,5 @@
 """Reads files and runs compilers on behalf of a child."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

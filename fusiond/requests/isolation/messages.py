@@ -7,8 +7,6 @@
 A child is as trustworthy as the plugins in it, which this user has installed: pickle keeps nobody out, and need not.
 """
 
-from __future__ import annotations
-
 import copyreg
 import pickle
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ under a digest of all that it can depend on: the entry points and `fusiond.reque
 description with a plugin that did not load is not kept: what was missing may be there the next time.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import os

@@ -1,7 +1,5 @@
 """The Registry of a program whose strategies run in child processes."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import importlib.metadata

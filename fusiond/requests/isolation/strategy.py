@@ -1,7 +1,5 @@
 """A strategy as seen from here: each method is a request to the child that keeps the workload."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping

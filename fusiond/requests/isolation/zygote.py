@@ -13,8 +13,6 @@ It runs no strategy itself and has one thread, so forking it is safe. When its s
 and it ends; when it is killed, the kernel kills them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

@@ -1,8 +1,6 @@
 """`fusiond best --export`: writes the folder with which a program calls an answer. The stored Program is used; nothing
 is analysed or generated again."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The provider of a cluster's devices, for the tuner and the daemon."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

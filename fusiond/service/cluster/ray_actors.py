@@ -5,8 +5,6 @@ An actor holds its device for as long as the daemon runs (`num_gpus=1`: Ray give
 has it; it is never started anew elsewhere. What its node was at when that left is lost, and nothing else.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import os

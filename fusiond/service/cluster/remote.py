@@ -4,8 +4,6 @@ A request names bundles and references by paths of the box that asks. Here a bun
 the bytes that came with the first request for it, and a reference a file that the child wrote.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import io

@@ -23,8 +23,6 @@ Every error is `{"error": {"kind", "where", "problem"}}`: 400 for a wrong reques
 what is our fault or the machine's. `fusiond.service.daemon.limits` answers what is too long, too slow or too many.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The daemon's configuration: configs/fusiond.yaml, each key explained there."""
 
-from __future__ import annotations
-
 import dataclasses
 import ipaddress
 import os

@@ -1,7 +1,5 @@
 """The daemon's configuration as JSON Schema, for editors. `config.read` decides."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -4,8 +4,6 @@ The loop of asyncio meets a lack of file descriptors with a log line for every c
 again. Here accepting pauses for a second, and one line a minute says so.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

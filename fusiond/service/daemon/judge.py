@@ -6,8 +6,6 @@ once as there are cores, or as there are GPUs where time is measured: there each
 in between two measurements of a tuner's. Others wait in the order in which they came.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -9,8 +9,6 @@ idle       closed after `idle_secs`
 many       beyond `connections`: 503 at once
 """
 
-from __future__ import annotations
-
 import asyncio
 import enum
 import json

@@ -5,8 +5,6 @@ only a traceback takes more, and its lines are indented. As JSON (`--log json`) 
 with the device, job and trial that its thread works on. Messages of one kind are written at most 60 times a minute.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -4,8 +4,6 @@ Counters and histograms count from the daemon's start; what the store and the wo
 asked for, and costs some milliseconds whatever the size of the store.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Nothing is said where nobody asked for it. Ten lines of a protocol that does not change need no dependency.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

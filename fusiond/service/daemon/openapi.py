@@ -1,7 +1,5 @@
 """`/openapi.json`: describes the endpoints of `app` in OpenAPI 3.1."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

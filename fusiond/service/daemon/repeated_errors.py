@@ -1,7 +1,5 @@
 """Logs a recurring error once, then once a minute while it lasts; other errors are logged as well."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ ends with exit status 0. A second one kills at once; what was recorded is on dis
 up again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import logging

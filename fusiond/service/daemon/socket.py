@@ -1,7 +1,5 @@
 """The daemon's Unix socket: in a folder that only its user can enter, with mode 0600 from its first moment on."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

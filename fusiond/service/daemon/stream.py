@@ -4,8 +4,6 @@ A worker's thread publishes; a watcher's coroutine reads its own queue. A watche
 oldest lines, and never costs the worker time; the end of a job is read from the store, so that it cannot be lost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,7 +1,5 @@
 """The API and pages over TCP for holders of a token, as HTTPS where there is a certificate."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

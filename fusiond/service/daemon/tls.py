@@ -1,7 +1,5 @@
 """TLS, for the pages and the API over TCP and towards upstreams: 1.2 and later, with the defaults of Python's ssl."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 

@@ -5,8 +5,6 @@ more than a bounded number of them, follows no redirect and uses no proxy of the
 left alone for a while, so that one that is dead costs a look-up once, not each time.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

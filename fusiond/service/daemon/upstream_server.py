@@ -11,8 +11,6 @@ Over TCP they take a token (`fusiond tokens`): `read` for the first two, `write`
 in the event loop itself: SQLite needs less time than handing them to another thread would.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -5,8 +5,6 @@ told before (`marks`: what was not taken is pushed again, also after a restart),
 that run. Nobody who asks this daemon waits for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

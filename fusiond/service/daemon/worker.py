@@ -5,8 +5,6 @@ lacks makes the job wait. How a job ended is kept in memory for as long as the s
 goes on.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Collection

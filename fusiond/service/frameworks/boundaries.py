@@ -1,7 +1,5 @@
 """Asks a strategy which operations of a module it would leave to a library."""
 
-from __future__ import annotations
-
 import functools
 import logging
 

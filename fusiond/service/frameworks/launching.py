@@ -12,8 +12,6 @@ Buffers are numbered: inputs, outputs, then allocations of scratch memory. Steps
 Program does on several is done one after the other.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence

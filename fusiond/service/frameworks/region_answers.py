@@ -10,8 +10,6 @@ A program is never kept waiting and never broken by this: whatever goes wrong is
 that does not answer is asked again after a while. `FUSIOND=off` turns everything off.
 """
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import json

@@ -4,8 +4,6 @@ A socket that only its user can open needs none of this; a port of this machine 
 by what their browsers run.
 """
 
-from __future__ import annotations
-
 import hmac
 import secrets
 from collections.abc import Callable

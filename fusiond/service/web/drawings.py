@@ -1,7 +1,5 @@
 """Draws a strategy's pictures as SVG: lanes along an axis, and graphs in layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup

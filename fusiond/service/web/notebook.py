@@ -1,7 +1,5 @@
 """An answer or a job as a notebook shows it: a few lines and the pictures of its page, with their style."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

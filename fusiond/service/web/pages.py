@@ -1,7 +1,5 @@
 """The routes of the pages, and the pages as files of their own (`fusiond explain ID --html FILE`)."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Plots as SVG in the colours of the style sheet, each with a description in words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The variants of a job as a table: which are right, how fast each is, and why each wrong one is wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

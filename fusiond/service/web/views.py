@@ -1,7 +1,5 @@
 """The data of each page, read from the store, independent of HTTP."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

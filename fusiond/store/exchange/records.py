@@ -1,7 +1,5 @@
 """Converts records to entries, and entries to what a job can measure again."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tokens for programs on other machines: 256 random bits, stored as a digest."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 

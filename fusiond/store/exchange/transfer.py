@@ -1,7 +1,5 @@
 """Files of entries: one a line, written whole or not at all, read by strangers' hands."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

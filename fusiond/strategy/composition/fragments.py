@@ -5,8 +5,6 @@ a Program: fused(a.x, a.y, b.z, 5000)   -->   fused(photo, light, bins, 5000), w
 Its numbers follow from the caller's sizes, as far as they followed from its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 

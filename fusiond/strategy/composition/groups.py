@@ -8,8 +8,6 @@ group is refused where making one node of it would make nodes wait for each othe
 with a before d and c before b, {a, b} and {c, d} cannot both be one.
 """
 
-from __future__ import annotations
-
 import graphlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The table: operator of torch -> a function that writes its instructions."""
 
-from __future__ import annotations
-
 from fusiond.torch.operators import elementwise, movement, reductions, windows
 from fusiond.torch.operators.table import COMPLEX, MOVEMENT, PRODUCTS, TABLE, VIEWS, OperatorCall, Unsupported
 

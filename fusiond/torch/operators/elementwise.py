@@ -1,7 +1,5 @@
 """Element-wise operators, and their gradients."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Operators that only say where elements are, and those that make tensors of nothing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Reductions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 As torch does, arithmetic in float16 and bfloat16 is done in float32 and rounded once for each operator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """Small convolutions and pooling."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

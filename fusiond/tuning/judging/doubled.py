@@ -8,8 +8,6 @@ computation. What looks at the bits of floats, or computes in half, is `NoTruth`
 A text that counts bytes (`smem + 4 * n`) may still build and go wrong: the caller compares with what float32 gives.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ Its parameters are called like inputs of the kernel, its scalars or its sizes; i
 of the outputs, or a dict by their names. Shapes are its own affair, as long as there are as many elements.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import os

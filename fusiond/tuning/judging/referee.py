@@ -9,8 +9,6 @@ for each seed, from poisoned outputs, between guard zones, in timed runs too, an
     bounds     reads beyond a buffer: every access of the PTX is looked at (`fusiond.devices.counting`)
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -8,8 +8,6 @@ that were rounded to that. Of a function, `NAME` is each output as its buffer is
 `truth` starts it; `fusiond.devices.precision.judged` takes what it wrote.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ An address flows from `mov.u64 %rd1, memo` through whatever is computed of it, a
 these registers writes the variable. On the safe side: registers of all functions are one, and a call hands on.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 

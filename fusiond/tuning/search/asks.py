@@ -1,7 +1,5 @@
 """An ask of a search and its outcome."""
 
-from __future__ import annotations
-
 import bisect
 from array import array
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Whole numbers are calculated in NumPy; whatever could be an error or leave 64 bi
 that both say the same, errors included. `and` and `or` look at their right side only in the rows that need it.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias

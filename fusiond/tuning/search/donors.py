@@ -1,8 +1,6 @@
 """Knowledge about the points of a space from elsewhere: times on another device, at other sizes or of a near workload,
 and facts of compiled candidates."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

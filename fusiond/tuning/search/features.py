@@ -8,8 +8,6 @@ parameter that does not apply, lie beside the line, each in a direction of its o
 space, without which there is no correlation (Schoenberg 1938).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ what it knows. An ask that was never written down is asked again in the same wor
 together with the next trial.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

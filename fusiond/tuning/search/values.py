@@ -1,7 +1,5 @@
 """The values that the model is given: standardised, and reduced to those that matter."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -12,8 +12,6 @@ The samples are in the order in which they were taken; the first three are warm-
 compile, runtime, timeout, correctness, constraints.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import statistics

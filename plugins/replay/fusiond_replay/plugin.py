@@ -1,7 +1,5 @@
 """The hooks: recorded spaces as a strategy, and the device on which they are replayed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from fusiond.devices.base import DeviceProvider

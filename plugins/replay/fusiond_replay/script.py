@@ -8,8 +8,6 @@
 A line each; `failure` in place of samples, in the words of T4.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fusiond_replay.pack import FAILURES

@@ -8,8 +8,6 @@ The unfused way is the recorded config of the median time. The file is not copie
 of its bytes, and a job fails, saying so, when the file is another one by then.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass

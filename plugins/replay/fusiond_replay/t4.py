@@ -5,8 +5,6 @@ T4 is an object with `results`, each with `configuration`, `times` (`runtimes` i
 and for each the parameters, `time` (a number, or how it failed) and `times`, all in ms.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -6,8 +6,6 @@ a launch that takes the place of the kernels (`fusiond.strategy.composition`); t
 transfers again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

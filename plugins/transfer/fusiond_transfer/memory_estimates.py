@@ -1,7 +1,5 @@
 """Estimates for vectors that are copied, mapped or managed, and the order in which the search tries them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass

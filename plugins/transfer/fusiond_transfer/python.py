@@ -9,8 +9,6 @@ graph.yaml()       -> a file for jobs (strategy: transfer, graph: ./fig2.yaml)
 graph.build()      -> the Graph that such a file is read as
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The report of a graph for `plan --json`."""
 
-from __future__ import annotations
-
 from fusiond_transfer import delegation, memory_estimates
 from fusiond_transfer.analysis import cost, min_residency, order, row_lines
 from fusiond_transfer.analysis.schedule import Schedule

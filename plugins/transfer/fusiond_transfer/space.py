@@ -19,8 +19,6 @@ Every kind of memory and every allocation that is offered has a `separate` basel
 issue, order and moment: what a candidate gains over the fastest of them it gains by its messages.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

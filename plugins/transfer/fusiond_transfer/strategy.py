@@ -4,8 +4,6 @@ job --parse--> Graph --analyse--> intervals, the fewest messages and their proof
     --emit--> one Program: copies of neighbours, kernels on both sides
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeAlias

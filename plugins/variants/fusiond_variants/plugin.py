@@ -1,7 +1,5 @@
 """The hooks of variants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from fusiond.strategy import Strategy

@@ -5,8 +5,6 @@ a.threads        256 | 128 | 512          when variant == 'a'
 a.cap ...        and whatever else a has by itself
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

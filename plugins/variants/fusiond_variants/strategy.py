@@ -6,8 +6,6 @@ A variant is read, shaped and written by whichever strategy takes documents of k
 alone; what it is given, and what it is compared with, is the reference's.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ An edge for each two vectors whose intervals of one direction have a slot in com
 operands of the same kernel. Its size is quadratic in the vectors, as in the paper; the exact search does without.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fusiond_transfer.analysis.intervals import Crossing

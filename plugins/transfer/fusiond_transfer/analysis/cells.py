@@ -3,8 +3,6 @@
 Vectors that are cut have a cell for each piece; what these are together is a Whole.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field

@@ -10,8 +10,6 @@ a share of the line are in one chunk with their neighbours.
                 max + (sum - max) / chunks
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

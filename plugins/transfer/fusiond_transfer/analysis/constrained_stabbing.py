@@ -7,8 +7,6 @@ above that each choice of slots gets the layout with the fewest runs, and single
 saves a message. The number of points stays a lower bound: where it is reached, nothing better exists.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ Kernels are probed by themselves. Where nothing has been measured the constants 
 them says "not measured".
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """A schedule for people: the paper's time line, the messages, the layout and the proof."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

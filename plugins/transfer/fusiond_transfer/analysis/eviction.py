@@ -18,8 +18,6 @@ before if that is not on the host. What a kernel on the host stores there is ano
 anyway, and until then the room is free.
 """
 
-from __future__ import annotations
-
 import bisect
 import heapq
 import itertools

@@ -15,8 +15,6 @@ that gives what its table 4 prints in every row: two operands of a kernel wait f
 first to need them both ("also intended to bias the derived mappings for the tight choice").
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ On the circle of a loop one point is tried out (every end within the shortest in
 circle cut open at it, and the rest stabbed as above.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ In the steady state of a loop with N kernels a carried vector is read in the nex
 interval wraps round. Inputs that are not carried, and outputs, cross before and after the loop, and do not count.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from fusiond_transfer.frontend.graph import Graph

@@ -11,8 +11,6 @@ over groups that are decided). It is found exactly for up to EXACT cells that sh
 the heaviest edges first otherwise.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

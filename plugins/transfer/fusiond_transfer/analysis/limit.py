@@ -10,8 +10,6 @@ without a limit is the bound beside it. Where not even separate messages fit, `e
 again; those vectors are in no group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

@@ -7,8 +7,6 @@ lets each join the group before it where that saves a message and still fits; up
 all divisions. The number of points without a limit is the bound beside it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Sequence

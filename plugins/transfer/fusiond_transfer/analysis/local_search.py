@@ -7,8 +7,6 @@ vectors are ready, or needed), or joins another group. It stops where no step he
 Approximate: shared storage and allocations cost nothing here; the device has the last word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

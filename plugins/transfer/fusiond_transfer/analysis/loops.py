@@ -3,8 +3,6 @@
 A carried vector has two cells that take turns, so that the next value can arrive while the last one is still read.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 

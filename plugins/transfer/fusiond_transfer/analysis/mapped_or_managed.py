@@ -14,8 +14,6 @@ choices, of each kind:
     all     all that may lie there
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set

@@ -9,8 +9,6 @@ A kernel that is measured by itself finds its managed operands where it wants th
 back and forth (`managed: all`), the prefetches of both ways are all that this counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from fusiond.model.program import Memory

@@ -13,8 +13,6 @@ be followed by p if no interval lies between them.
 Above MOST_WORK steps the points of the plain greedy are taken, and nothing is claimed.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ other way round; what crosses between two levels crosses in one message. A path 
 m messages in any order, since each ends before the next begins: that is the bound.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from fusiond_transfer.frontend.graph import Graph

@@ -9,8 +9,6 @@ lies on one line, each vector in one place. A kernel that would need a vector in
 is not on the line and is not cut.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

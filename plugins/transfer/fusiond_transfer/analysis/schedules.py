@@ -3,8 +3,6 @@
 What holds of them is a list of claims: which are proven least, and which assumption does not hold where not.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

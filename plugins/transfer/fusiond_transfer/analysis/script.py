@@ -8,8 +8,6 @@ Where a cell's content on the host changes (shared storage, loops), inputs and o
 the cells, copied from and to them outside the count; else the cell itself is the input or output.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 

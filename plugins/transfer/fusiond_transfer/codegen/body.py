@@ -6,8 +6,6 @@ there yet, or another vector's, shows in the results. It is whole-number arithme
 the hash becomes a fraction that is exact.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

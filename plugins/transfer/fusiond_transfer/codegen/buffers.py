@@ -5,8 +5,6 @@ pieces are parts; on the device, where allocations count, only the pieces that s
 follow each other in one allocation as one buffer. Chunks are parts, too.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The estimated span of a chunked Program by the device's costs, and its ideal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 

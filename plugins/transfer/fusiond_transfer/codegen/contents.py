@@ -8,8 +8,6 @@ row r: so its result is named for each range of rows over which its operands are
 whether it is made at once or in chunks.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias

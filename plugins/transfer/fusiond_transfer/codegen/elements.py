@@ -5,8 +5,6 @@ computed    what a formula computes in: floats of 16 bits are computed in float,
 made        a value from a hash: floats of 16 and 8 bits lie in [0.5, 1), so that a wrong one is far off
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

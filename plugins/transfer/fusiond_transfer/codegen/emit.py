@@ -17,8 +17,6 @@ streams      engines      of chunks: those of overlapped issue
 chunk_order  depth_first, breadth_first: `codegen.pipeline` has them
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 

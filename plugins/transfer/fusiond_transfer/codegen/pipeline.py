@@ -8,8 +8,6 @@ have to do with; whatever needs a whole vector ends the run. Chunks of several v
 a message of its own, and what is not cut keeps its messages, ahead of the chunks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

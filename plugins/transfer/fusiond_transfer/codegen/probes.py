@@ -1,7 +1,5 @@
 """Probes of a device: copies of some sizes, and the kernels of a graph by themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 
 from fusiond.model.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Prefetch, Program, Role, unsized

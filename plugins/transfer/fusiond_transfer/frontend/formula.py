@@ -11,8 +11,6 @@ A NAME is a vector that the kernel reads: its element i, or its only one. C's ar
 added up in one fixed order: by 256 threads, each a stride apart, then pairwise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ interval, and is on the device with a probability. What it reads is drawn evenly
 what nobody reads is an output. The paper gives neither its seeds nor how it draws the vectors that are read.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ another vector: both share a *cell*, one place in each memory. In a loop the bod
 `carried` vector of one iteration is an input of the next.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Mapping

@@ -7,8 +7,6 @@
   writes: {sharp: sharpened}
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 

@@ -9,8 +9,6 @@ of others that are read whole. Two ways to know:
 A chunk is then the same entry on parts of the vectors, with the lengths, values and grid of so many rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from fusiond.model.english import counted

@@ -6,8 +6,6 @@ A read is of what was written last before it, an output of what was written last
 own, so that messages can be moved past the kernel, unless the kernel's `in_place` says that both share one.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

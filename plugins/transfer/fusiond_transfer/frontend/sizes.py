@@ -12,8 +12,6 @@ what is decided by them is here:
 A graph of more than MANY_KERNELS has plain numbers: to carry formulas through its Programs takes longer than to plan.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator
 

@@ -8,8 +8,6 @@ their own, for whatever plans: each is written once, and crosses where it is nee
 a gap, so a kernel that is passed several of them, or all, gets one pointer.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

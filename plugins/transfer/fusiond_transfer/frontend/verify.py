@@ -11,8 +11,6 @@ parts        of vectors are for graphs without a loop or a limit, and are not st
 loop         what is carried is an input and a vector of its size and type, each once
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

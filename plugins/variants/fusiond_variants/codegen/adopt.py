@@ -3,8 +3,6 @@
 y: output, rtol 10, filled with zeros     -->     y: output, as the reference compares it, poisoned
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

@@ -6,8 +6,6 @@ reference: ./softmax.py:softmax
 precision: any                      # tolerances alone decide; else no variant may compute in lower precision
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -90,7 +90,6 @@ class Display(Protocol):
 
     def say(self, text: str) -> None:
         """A line of its own."""
-        ...
 
 
 def display(*, plain: bool) -> Display:

@@ -62,24 +62,20 @@ class Loaded(Protocol):
 
     def write(self, buffer: str, data: Array) -> None:
         """Copy host data into a buffer, whatever memory it is in."""
-        ...
 
     def read(self, buffer: str) -> Array: ...
 
     def snapshot(self, *, outputs: bool = False) -> None:
         """Keep a pristine copy of what `restore` brings back: the `inout` buffers that are reset for each run, and with
         `outputs` those that are only written, as they are now."""
-        ...
 
     def restore(self) -> None:
         """Bring back the pristine copy, on the device, outside any timed span. Does nothing before `snapshot`."""
-        ...
 
     def run(self, *, seed: int, checked: bool) -> None:
         """All steps once, in an order that the plan allows, and wait for the end.
 
         `checked`: poison shared memory, use adversarial scheduling drawn from `seed`, where the device can; slow."""
-        ...
 
     gate_failures: int
     """Runs that were thrown away and taken again, since it was loaded, because the device began too early."""
@@ -89,11 +85,9 @@ class Loaded(Protocol):
 
         The caller restores the buffers before the first run; before each further one they are restored here, outside
         of what is timed. `cold`: before each run the cache is flushed, too."""
-        ...
 
     def broken_guards(self) -> tuple[str, ...]:
         """One line for each buffer round which something was written; empty when all is well."""
-        ...
 
     def close(self) -> None: ...
 
@@ -106,32 +100,25 @@ class DataPlane(Protocol):
 
     def fill(self, loaded: Loaded, buffer: Buffer, seed: int, *, kind: int | None = None) -> None:
         """What `fusiond.model.inputs.fills.initial` says, bit for bit."""
-        ...
 
     def intact(self, loaded: Loaded, buffer: Buffer, seed: int) -> bool:
         """Whether a buffer still holds what it was filled with."""
-        ...
 
     def broken_guards(self, loaded: Loaded) -> tuple[str, ...]:
         """As `Loaded.broken_guards`, by less traffic where all is well."""
-        ...
 
     def keep(self, loaded: Loaded, buffer: Buffer, reference: str) -> Array:
         """Keep an output, as part of a reference of this name; what it holds, for a file that outlives this process."""
-        ...
 
     def compare(self, loaded: Loaded, buffer: Buffer, reference: str, stored: Callable[[], Array]) -> Comparison:
         """As `fusiond.devices.compare.compare`, with the reference's output; `stored` reads that from its file, and is
         called only where it was not kept."""
-        ...
 
     def forget(self, reference: str) -> None:
         """A reference of this name is not what it was."""
-        ...
 
     def clear(self) -> bool:
         """Give back the memory of all that is kept; whether there was any."""
-        ...
 
 
 class Executor(Protocol):
@@ -142,18 +129,15 @@ class Executor(Protocol):
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> Loaded:
         """Source name -> built file. Raises ExecutionError (launch_refused when limits are exceeded)."""
-        ...
 
     def state(self) -> DeviceState: ...
 
     def clock_mhz(self) -> float | None:
         """The clock now, as the device counts it itself; None where it cannot. Takes a millisecond at most."""
-        ...
 
     def calibrate(self) -> Mapping[str, float]:
         """What measuring itself costs here, and the device's ceilings, by the names of `fusiond.devices.calibration`;
         empty where there is nothing to calibrate. Takes seconds. May raise ExecutionError."""
-        ...
 
     def close(self) -> None: ...
 
@@ -186,34 +170,26 @@ class DeviceProvider(Protocol):
     def devices(self) -> tuple[DeviceInfo, ...]:
         """Those that are there, best first; empty when there are none. Each `name` is the kind, or `kind:...`; `model`
         tells it from devices of other kinds: answers are kept under model, architecture and limits."""
-        ...
 
     def missing(self) -> tuple[str, ...]:
         """What this machine lacks for this kind of device, one line each with the remedy; empty when it can be used.
         A line may begin with the kind and a colon."""
-        ...
 
     def normalise(self, program: Program) -> Program:
         """The Program without what this device does not act on, so that equal work has one key."""
-        ...
 
     def build(self, source: Source, arch: str) -> Binary | BuildFailed:
         """Build one source; answered from the cache where it was built before. Safe to call from several threads."""
-        ...
 
     def ptx(self, source: Source, arch: str) -> str | None:
         """The PTX of a source that builds, for a last look at it; None where there is no such thing."""
-        ...
 
     def sanitize(self, bundle: Path, device: str) -> tuple[str, ...]:
         """What the device's own checker finds in one run of a bundle, a line each; in processes of its own, and slow.
         LookupError with the reason where there is no such checker."""
-        ...
 
     def facts(self, arch: str) -> Facts:
         """Compile facts for one architecture; a function that answers None where no compiler is there."""
-        ...
 
     def executor(self, name: str) -> Executor:
         """Called in the child process only."""
-        ...

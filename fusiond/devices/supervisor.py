@@ -49,7 +49,6 @@ class Runner(Protocol):
 
     def fresh(self) -> None:
         """Make sure that the next call is the first of a new process."""
-        ...
 
     def close(self) -> None: ...
 

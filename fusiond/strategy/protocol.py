@@ -44,38 +44,30 @@ class Inputs(Protocol):
         """The path behind a catalogue name, or behind a path relative to the job file (it ends in .yaml, or holds a /).
 
         Raises UnknownName with the nearest name, RequestError for a file that is missing."""
-        ...
 
     def beside(self, path: str, relative: str, *, where: str) -> str:
         """A path relative to the folder of another file that was read. RequestError when no such file is there."""
-        ...
 
     def text(self, path: str, *, where: str) -> str:
         """The text of a file. RequestError when it cannot be read or is not UTF-8."""
-        ...
 
     def document(self, path: str, *, where: str) -> Node:
         """A YAML file as a tree with positions."""
-        ...
 
     def digest(self, path: str, *, where: str) -> str:
         """The content key of a file too large to be part of the snapshot (an .npy)."""
-        ...
 
     def compiled(self, source: Source) -> NamedPtx | BuildFailed | None:
         """A source in CUDA C++ as PTX, for the GPU that its flags name (-arch=sm_90a), else for any from sm_80 on. It
         becomes part of the snapshot. None where no compiler is there."""
-        ...
 
     def triton(self, source: TritonSource) -> tuple[TritonKernel | str, ...] | BuildFailed:
         """A kernel in Triton as PTX, one for each config, parameters by their places among its arguments. It becomes
         part of the snapshot. A text is why a config gives none; BuildFailed: why there is none at all."""
-        ...
 
     def taking(self, kind: str) -> tuple[Strategy, str] | None:
         """The strategy that takes documents of a kind (`Strategy.names`) and under which key of a job; None where none
         is installed. What reads a document through these same inputs is asked as it would be for a job of its own."""
-        ...
 
 
 class Facts(Protocol):
@@ -83,7 +75,6 @@ class Facts(Protocol):
 
     def __call__(self, source: Source) -> Mapping[str, CompileFacts] | BuildFailed | None:
         """Entry -> facts; None where no compiler is there."""
-        ...
 
 
 class Asked(Protocol):
@@ -92,25 +83,20 @@ class Asked(Protocol):
     @property
     def job(self) -> Job:
         """What `parts` hands in, so that there is an answer."""
-        ...
 
     @property
     def key(self) -> str:
         """Under which `answers` has the Record."""
-        ...
 
     @property
     def strategy(self) -> str:
         """Its name, for people."""
-        ...
 
     def record(self, answers: Answers) -> Record | None:
         """The answer, where there is one."""
-        ...
 
     def program(self, answers: Answers) -> Program | Rejection:
         """What the answer's config comes to; without an answer, what the strategy would try first."""
-        ...
 
 
 class Others(Protocol):
@@ -118,11 +104,9 @@ class Others(Protocol):
 
     def taking(self, kind: str) -> tuple[str, str] | None:
         """(strategy, the job key) that takes documents of a kind (`Strategy.names`); None where none is installed."""
-        ...
 
     def ask(self, job: Job) -> Asked | str:
         """A job of another strategy, its files with it; or why it cannot be asked, in one line."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,32 +177,25 @@ class Strategy(Protocol[Request, Analysed]):
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
         """A document for what is called `name` in such a file (empty: for the only thing there is): YAML, with `"?"`
         for what the file does not say. RequestError for a file that holds no such thing."""
-        ...
 
     def parse(self, job: Job, inputs: Inputs) -> Workload[Request]:
         """Read what the job refers to and check it. RequestError with file, line and key for a user's mistake."""
-        ...
 
     def analyse(self, workload: Workload[Request], target: Target) -> Analysis[Request, Analysed]:
         """What is known without running anything on the device."""
-        ...
 
     def describe(self, analysis: Analysis[Request, Analysed], answers: Answers = NO_ANSWERS) -> str:
         """The analysis for people: a drawing, a time line, a table, as plain text that `plan` shows in place
         of the report (which --json has). Empty when the report is short enough to be read itself."""
-        ...
 
     def parts(self, analysis: Analysis[Request, Analysed]) -> tuple[Job, ...]:
         """Smaller jobs whose records this one builds on: ordinary jobs, each with its own key and record."""
-        ...
 
     def probes(self, analysis: Analysis[Request, Analysed]) -> tuple[Probe, ...]:
         """Micro-measurements that this one wants."""
-        ...
 
     def probe_limit(self, analysis: Analysis[Request, Analysed]) -> int | None:
         """How many of the probes that nobody has answered yet a job may have measured; None for all of them."""
-        ...
 
     def space(self, analysis: Analysis[Request, Analysed], answers: Answers) -> Space: ...
 
@@ -226,44 +203,36 @@ class Strategy(Protocol[Request, Analysed]):
         self, analysis: Analysis[Request, Analysed], space: Space, answers: Answers
     ) -> tuple[tuple[str, Config], ...]:
         """(name, config): what the paper itself would choose, and the plain one; tried first, in this order."""
-        ...
 
     def baselines(self, analysis: Analysis[Request, Analysed]) -> tuple[Baseline, ...]:
         """The unfused ways. The first, at its first point, is the reference whose outputs are right by definition. None
         only where the analysis' rejections say that nothing of the workload can be run: then it can be planned."""
-        ...
 
     def emit(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Program | Rejection: ...
 
     def resolved(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> Config:
         """The config with its labels replaced by what they come to (`cap=paper` -> `cap=40`), for people."""
-        ...
 
     def figures(
         self, analysis: Analysis[Request, Analysed], record: Record | None, answers: Answers
     ) -> Mapping[str, float]:
         """Numbers that follow from an answer and what is known, for people (units in the names): kept with the record.
         Without a record: what is known anyway."""
-        ...
 
     def inspect(self, program: Program, ptx: Mapping[str, str]) -> Rejection | None:
         """A last look at what the compiler made of an emitted program: source name -> PTX, where the device has such a
         thing. A Rejection when it is not what was meant (the fused block's own barrier in a part of it, say)."""
-        ...
 
     def unfused(self, analysis: Analysis[Request, Analysed], config: Config) -> Program | None:
         """The unfused kernels at the block shapes of this config: tells a wrong fusion from a kernel that is wrong
         at these shapes by itself. None when a config has no such thing."""
-        ...
 
     def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
         """What there is to see of a config that is an answer: who has which threads, what is one kernel, when what is
         copied. A failure here costs the picture alone."""
-        ...
 
     def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         """Awkward sizes (not divisible by a block) at which a winner is checked too; None when none are known."""
-        ...
 
 
 @runtime_checkable
@@ -273,7 +242,6 @@ class ReadsModules(Protocol):
     def boundaries(self, text: str) -> tuple[str, ...]:
         """Why parts of a module would be left to a library, a line each; empty where all of it is computed in launches
         of ours. RequestError for a text that is no module."""
-        ...
 
 
 def description_of(strategy: Strategy, analysis: Analysis, answers: Answers) -> str:

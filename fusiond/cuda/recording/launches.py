@@ -44,7 +44,6 @@ class OpenRecorder(Protocol):
 
     def flush(self) -> None:
         """Launch what is recorded by now."""
-        ...
 
 
 class _Open(threading.local):

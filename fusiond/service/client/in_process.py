@@ -66,7 +66,6 @@ class Listener(Protocol):
 
     def say(self, line: str) -> None:
         """A line for people, beside the progress."""
-        ...
 
 
 class JobFailed(FusiondError):

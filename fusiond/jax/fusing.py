@@ -64,10 +64,8 @@ class Fused:
         self._lock = threading.Lock()
         self._plain = jax.jit(function, **jit)
         self._waiting: set[str] = set()
-        self._codes: dict[str, tuple[Region, Any]] = {}
-        """What was decided of a region, by its text, until `renew`."""
-        self._seen: dict[Any, tuple[Any, Any]] = {}
-        """The shapes of arguments that were traced."""
+        self._codes: dict[str, tuple[Region, Any]] = {}  #: What was decided of a region, by its text, until `renew`
+        self._seen: dict[Any, tuple[Any, Any]] = {}  #: The shapes of arguments that were traced
         self._several: bool | None = None
         """Whether there are several devices; asked at the first call, since a decorator must start no backend."""
         self._current: Any = self._made() if region_answers.enabled() else self._plain

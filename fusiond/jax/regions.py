@@ -196,8 +196,7 @@ class _Problems:
     What stitching reads in some forms only is shown to it, with the constants that it is given."""
 
     def __init__(self) -> None:
-        self._constant: dict[core.Var, core.JaxprEqn] = {}
-        """What is made of nothing."""
+        self._constant: dict[core.Var, core.JaxprEqn] = {}  #: What is made of nothing
         self._known: dict[int, str | None] = {}
 
     def of(self, equation: core.JaxprEqn) -> str | None:
@@ -273,10 +272,8 @@ class _Inlining:
     def __init__(self, constants: list[tuple[core.Var, Any]], *, products_apart: bool = True) -> None:
         self._constants = constants
         self._products_apart = products_apart
-        self.changed = False
-        """Whether a loop's products have been taken out of it."""
-        self._same: dict[core.Var, Any] = {}
-        """Var -> what it is another name of."""
+        self.changed = False  #: Whether a loop's products have been taken out of it
+        self._same: dict[core.Var, Any] = {}  #: Var -> what it is another name of
         self._fresh = core.gensym()
 
     def constants(self, closed: core.ClosedJaxpr) -> dict[core.Var, Any]:

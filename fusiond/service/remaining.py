@@ -100,8 +100,7 @@ class _Job:
         self.number: int | None = None
         self.parts: int | None = None
         self.part_secs: list[float] = []
-        self.trial_secs: float | None = None
-        """Of a trial of the part that ended last."""
+        self.trial_secs: float | None = None  #: Of a trial of the part that ended last
 
     def tell(self, progress: Progress, now: float) -> None:
         own = progress.job == self.job

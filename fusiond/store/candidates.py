@@ -125,8 +125,7 @@ class Contents:
         self.reader = reader
         self.thorough = thorough
         self.path = reader.path
-        self.damaged: list[Damage] = []
-        """Rows that were left out."""
+        self.damaged: list[Damage] = []  #: Rows that were left out
         self._sums = self._sums_now()
 
     def _sums_now(self) -> dict[str, tuple[int, int]]:

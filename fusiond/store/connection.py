@@ -41,10 +41,8 @@ class Connected:
         self.path = path
         self._write_lock = threading.RLock()
         self._read_lock = threading.RLock()
-        self._told: set[str] = set()
-        """What was said about damage: once is enough."""
-        self._claimed: set[str] = set()
-        """The jobs that were claimed here and not given back yet."""
+        self._told: set[str] = set()  #: What was said about damage: once is enough
+        self._claimed: set[str] = set()  #: The jobs that were claimed here and not given back yet
         self._attach()
 
     def close(self) -> None:

@@ -263,10 +263,8 @@ class _Lookup:
         self.says = says or self.contents_of_file.said()
         self.today = {"driver": driver, "fusiond": version}
         self.cache = cache
-        self.found: list[StoredAnswer] = []
-        """Records that can be served."""
-        self.known = False
-        """Whether there are any, servable or not."""
+        self.found: list[StoredAnswer] = []  #: Records that can be served
+        self.known = False  #: Whether there are any, servable or not
         self._newest: dict[str, int] = {}
 
     def look_for(self, *, name: str | None = None, family: str | None = None) -> None:

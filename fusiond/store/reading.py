@@ -52,17 +52,13 @@ class Reader:
         self, path: str, file: Identity, connection: sqlite3.Connection, number: last_commit.AcknowledgedNumber
     ) -> None:
         self.path, self.file, self.connection = path, file, connection
-        self.kept: dict[Any, Any] = {}
-        """What is read once and holds as long as the sums of its tables do."""
+        self.kept: dict[Any, Any] = {}  #: What is read once and holds as long as the sums of its tables do
         self.asked: dict[Any, int] = {}
         """How many records each question that is kept holds, the one asked last at the end; `held` in all."""
         self.held = 0
-        self.facts: dict[str, Any] = {}
-        """What is read once and holds until anybody writes."""
-        self.schema = 0
-        """As `check_header` has it."""
-        self.known: tuple[int, int] | None = None
-        """What was acknowledged, read before the transaction began."""
+        self.facts: dict[str, Any] = {}  #: What is read once and holds until anybody writes
+        self.schema = 0  #: As `check_header` has it
+        self.known: tuple[int, int] | None = None  #: What was acknowledged, read before the transaction began
         self._acknowledged = number
         self._version: int | None = None
 

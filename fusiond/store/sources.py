@@ -50,8 +50,7 @@ def are(hashes: Mapping[str, str], documents: Iterable[Iterable[str]]) -> bool:
     be its document; one of each must be among the record's. A file beside a document of the record must be equal to
     the one at the same place beside the document of today; one that lies elsewhere (a header of the system, the
     document of another member) must be what it was."""
-    moved: dict[str, str] = {}
-    """A document of the record -> the equal one of today."""
+    moved: dict[str, str] = {}  #: A document of the record -> the equal one of today
     for files in documents:
         found = {then: file for file in files for then, digest in hashes.items() if equal(file, digest)}
         if not found:

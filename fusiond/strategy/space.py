@@ -117,8 +117,7 @@ class Space:
             return 0
         mentioning = self._mentioning()
         place = {each.name: at for at, each in enumerate(self.parameters)}
-        last = dict[str, int]()
-        """Name -> the place of the last parameter with which it is looked at."""
+        last = dict[str, int]()  #: Name -> the place of the last parameter with which it is looked at
         looked = [(at, each.when) for at, each in enumerate(self.parameters) if each.when is not None]
         for at, text in (*looked, *((0, text) for text in self.restrictions)):
             names = expressions.parse(text).names & place.keys()

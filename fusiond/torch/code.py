@@ -48,8 +48,7 @@ class RegionCode:
     """A plan, and how its arguments lie in memory."""
 
     def __init__(self, plan: StepPlan, inputs: Sequence[Tensor], outputs: Sequence[Tensor], device: Any) -> None:
-        self.problem = ""
-        """Why it is not launched any more."""
+        self.problem = ""  #: Why it is not launched any more
         self._plan, self._device = plan, device
         self._inputs = [(each.dims, DTYPES[each.dtype], _order(each)) for each in inputs]
         self._outputs = [

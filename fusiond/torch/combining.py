@@ -72,13 +72,10 @@ class CombinedGraph:
 
     def __init__(self, name: str, compiled: Any, options: FusionOptions, record: CompiledGraphs) -> None:
         self._name, self._compiled, self._options, self._record = name, compiled, options, record
-        self._rounds: list[LaunchRound] | None = None
-        """None before the first call."""
+        self._rounds: list[LaunchRound] | None = None  #: None before the first call
         self._lock = threading.Lock()
-        self.again: Callable[[], Any] | None = None
-        """Compiles it once more, where it is captured."""
-        self._taken_up = 0
-        """Answers for which it was."""
+        self.again: Callable[[], Any] | None = None  #: Compiles it once more, where it is captured
+        self._taken_up = 0  #: Answers for which it was
 
     def __call__(self, inputs: list[Any]) -> Any:
         if isinstance(self._rounds, CombinedFunctions) and self._rounds.settle() and self.again is not None:
@@ -137,8 +134,7 @@ class CombinedFunctions(list["LaunchRound"]):
         tree = ast.parse(Path(scope["__file__"]).read_text(encoding="utf-8"))
         written = {each.lineno: each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
         self._functions = [(each, each.__code__, written[each.__code__.co_firstlineno]) for each in functions]
-        self._ready: list[bool] | None = None
-        """Of each round, when the code was made; None: before all were asked for."""
+        self._ready: list[bool] | None = None  #: Of each round, when the code was made; None: before all were asked for
         self._lock = threading.Lock()
         codes, found = self._codes(None)
         super().__init__(LaunchRound([kernels[name] for name in each.kernels], options) for each in found)
@@ -277,11 +273,9 @@ class LaunchRound:
 
     def __init__(self, kernels: Sequence[InductorKernel], options: FusionOptions) -> None:
         self._kernels, self._options = kernels, options
-        self.was_one = False
-        """Whether its launches have been one."""
+        self.was_one = False  #: Whether its launches have been one
         self._group: LaunchGroup | None = None
-        self._numbers: list[Any] = []
-        """That were asked for, by which its grid is what it is."""
+        self._numbers: list[Any] = []  #: That were asked for, by which its grid is what it is
         self._laid_out: LaidOutLaunch | None = None
         handed = [(each.types[at].startswith("*"), number, 1 + at)
                   for number, each in enumerate(kernels) for at in range(len(each.types))]  # fmt: skip

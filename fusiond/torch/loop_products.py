@@ -46,8 +46,7 @@ class _Scan:
         first = len(self._inits) + len(node.args[2])
         self._rows = dict(zip(places[len(self._inits) : first], node.args[2], strict=True))
         """Placeholder -> the tensor whose rows it is."""
-        self._fixed = dict(zip(places[first:], node.args[3], strict=True))
-        """Placeholder -> what it is in every step."""
+        self._fixed = dict(zip(places[first:], node.args[3], strict=True))  #: Placeholder -> what it is in every step
         self._last = places[first - 1]
 
     def open_cells(self) -> None:

@@ -97,8 +97,7 @@ def _problems(graph: FxGraph, tensors: Mapping[str, Sequence[Tensor | None]]) ->
     """FxNode -> why it is left to torch; a `getitem` goes with what it picks from. Regions lie on the device that most
     of the graph is on."""
     found: dict[str, str] = {}
-    constant: dict[str, FxNode] = {}
-    """What is made of nothing."""
+    constant: dict[str, FxNode] = {}  #: What is made of nothing
     devices = [each.device for node in graph.nodes for each in node.results if each is not None]
     device = max(dict.fromkeys(devices), key=devices.count, default="cpu")
     for node in graph.nodes:

@@ -37,10 +37,8 @@ class Autotuned(Autotuner):  # type: ignore[misc]
         super().__init__(fn, fn.arg_names, *args, **kwargs)
         self._tuning, self._lock = tuning, threading.RLock()
         self._key = _key_of(fn, self.keys)
-        self._launches: dict[Key, Launch | None] = {}
-        """None: Triton tunes this key itself."""
-        self.tuned: dict[Key, TunedKey | str] = {}
-        """Or why fusiond does not measure a key, in one line."""
+        self._launches: dict[Key, Launch | None] = {}  #: None: Triton tunes this key itself
+        self.tuned: dict[Key, TunedKey | str] = {}  #: Or why fusiond does not measure a key, in one line
         self._to_ask: list[TunedKey] = []
         kernels.add(self)
 

@@ -57,11 +57,9 @@ class TunedKey:
         self._options, self._changed = options, changed
         self._imported: dict[str, list[dict[str, Any]]] = {}
         self._lock = threading.Lock()
-        self._asked: dict[str, ConfigsQuestion] = {}
-        """By digest."""
+        self._asked: dict[str, ConfigsQuestion] = {}  #: By digest
         self.choice, wanted = self._chosen()
-        self.lacks = bool(wanted)
-        """Whether something was not known when it was first looked at."""
+        self.lacks = bool(wanted)  #: Whether something was not known when it was first looked at
 
     @property
     def asker(self) -> Asker:

@@ -82,19 +82,15 @@ class Measurer:
         self._session = Session()
         self.busy_secs = 0.0
         """How long the device was asked for something, child processes that had to be started included."""
-        self._said_spoilt = False
-        """Whether the child that runs now was said to be noisy."""
-        self._sampled_secs: list[float] = []
-        """How long each of the last samples took, from the request to the answer."""
+        self._said_spoilt = False  #: Whether the child that runs now was said to be noisy
+        self._sampled_secs: list[float] = []  #: How long each of the last samples took, from the request to the answer
         self._arch = runner.device.arch
-        self.jobs = jobs or os.cpu_count() or 1
-        """How many compilers run at once."""
+        self.jobs = jobs or os.cpu_count() or 1  #: How many compilers run at once
         self._pool = ThreadPoolExecutor(max_workers=self.jobs, thread_name_prefix="build")
         self._beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="record")
         self._recording: Future[None] | None = None
         self._builds: dict[Source, Future[Binary | BuildFailed]] = {}
-        self._bundled: dict[str, Path | MeasureFailed] = {}
-        """Program key -> its bundle."""
+        self._bundled: dict[str, Path | MeasureFailed] = {}  #: Program key -> its bundle
         self._making: list[Future[object]] = []
         self._lock = threading.Lock()
         for folder in (bundles, work):

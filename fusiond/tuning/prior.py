@@ -203,8 +203,7 @@ class Pruning:
         self._seed = context.search.seed
         self._fastest_us = unfused_us
         self.broken: list[Rejection] = []
-        self.pruned = 0
-        """How many were left out so far."""
+        self.pruned = 0  #: How many were left out so far
         for each in trials:
             self.learn(each)
 

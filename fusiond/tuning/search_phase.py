@@ -57,8 +57,7 @@ class _Search:
         self._lanes, self._baseline = lanes, baseline
         context, odd = lanes.left[0].context, lanes.left[0].odd
         self._context = context
-        self._asks: list[Ask] = []
-        """Not on disk yet: they go there with the next trial, in one commit."""
+        self._asks: list[Ask] = []  #: Not on disk yet: they go there with the next trial, in one commit
         space = context.strategy.space(context.analysis, context.answers)
         self._kept = prior.prior(context, space)
         self._study = _study(context, self._asks, space, self._kept)
@@ -67,8 +66,7 @@ class _Search:
         self._pruning = Pruning(context, self._kept, baseline.time_us, before)
         ratios = [each.ratio or 0.0 for each in before]
         self._best = max(ratios, default=0.0)
-        self._idle = len(ratios) - 1 - ratios.index(self._best) if self._best else 0
-        """Trials in a row without a gain."""
+        self._idle = len(ratios) - 1 - ratios.index(self._best) if self._best else 0  #: Trials in a row without a gain
         self._ended = ""
         self._stopped: Interrupted | None = None
 

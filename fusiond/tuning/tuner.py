@@ -98,8 +98,7 @@ class Tuner:
         self._build_jobs = build_jobs
         self._policy, self._busy = policy, busy
         self._others = others
-        self._helpers: tuple[Runner, ...] = ()
-        """Of the job that runs."""
+        self._helpers: tuple[Runner, ...] = ()  #: Of the job that runs
 
     def run(
         self,

@@ -51,8 +51,7 @@ class LaunchService:
     def __init__(self, folder: Path) -> None:
         """`folder`: where the socket is made."""
         self.path = folder / "socket"
-        self.processes = 0
-        """That have asked for something."""
+        self.processes = 0  #: That have asked for something
         self._slots = set(range(_SLOTS))
         self._lock = threading.Lock()
         self._library = library.load()

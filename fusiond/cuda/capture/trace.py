@@ -198,11 +198,9 @@ class _Reading:
         self._file = file
         self._modules: dict[int, Path] = {}
         self._functions: dict[int, CapturedKernel] = {}
-        self._kernels: dict[CapturedKernel, CapturedKernel] = {}
-        """Without its number -> with it."""
+        self._kernels: dict[CapturedKernel, CapturedKernel] = {}  #: Without its number -> with it
         self._live: dict[int, Allocation] = {}
-        self._sorted: list[int] = []
-        """Their addresses."""
+        self._sorted: list[int] = []  #: Their addresses
         self._allocations: list[Allocation] = []
         self._events: list[CapturedEvent] = []
         self._launches: list[int] = []

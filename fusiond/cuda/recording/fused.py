@@ -62,8 +62,7 @@ class FusedLaunch:
 
     def __init__(self, built: Built, places: Sequence[ArgumentPlace], buffers: Sequence[BufferPlace]) -> None:
         self._built, self._places, self._buffers = built, places, buffers
-        self._plans: dict[int, StepPlan] = {}
-        """By context."""
+        self._plans: dict[int, StepPlan] = {}  #: By context
         self._lock = threading.Lock()
 
     def start(self, launches: Sequence[RecordedLaunch], device: int, stream: int) -> None:

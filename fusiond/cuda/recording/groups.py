@@ -64,8 +64,7 @@ class LaunchGroup:
         self._asked: group_job.KernelsQuestion | None = None
         self._fused: FusedLaunch | None = None
         self._writes: list[list[bool]] = []
-        self._passing = ""
-        """Why the launches of the last time ran as they are, though they could be fused."""
+        self._passing = ""  #: Why the launches of the last time ran as they are, though they could be fused
         self._count = 0
 
     @property

@@ -75,8 +75,7 @@ class _Simulation:
                 self._behind.setdefault(str(name), []).append(step.name)
             last[step.stream] = step.name
         self._number = {step.name: number for number, step in enumerate(self._steps)}
-        self._ready_us: dict[str, float] = {}
-        """When all that a step waits for has ended, as far as that is known."""
+        self._ready_us: dict[str, float] = {}  #: When all that a step waits for has ended, as far as that is known
         self._issued: set[str] = set()
         engines_there = dict.fromkeys((UP, DOWN, KERNELS, HOST, *self._engine.values()))
         self._free_us = dict.fromkeys(engines_there, 0.0)

@@ -47,15 +47,12 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._lines = text.rstrip().split("\n")
         self._line = 0
-        self._begun = 0
-        """The line where the words that are collected begin."""
+        self._begun = 0  #: The line where the words that are collected begin
         self._words: list[str] = []
-        self._depth = 0
-        """Of braces within a statement: an operand's or an initial value's."""
+        self._depth = 0  #: Of braces within a statement: an operand's or an initial value's
         self._version, self._address_size = "", 64
         self._items: list[Item] = []
-        self._head: tuple[int, list[str]] | None = None
-        """The function that the open blocks are of."""
+        self._head: tuple[int, list[str]] | None = None  #: The function that the open blocks are of
         self._blocks: list[tuple[int, list[Statement]]] = []
 
     def module(self) -> Module:

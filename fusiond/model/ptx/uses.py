@@ -78,8 +78,7 @@ class _Uses:
         self._any, self._narrow, self._copied = (1 << self._count + k for k in range(3))
         self._places = {name: 1 << k for k, name in enumerate(names)}
         self._held: dict[str, int] = {}
-        self.anywhere = False
-        """Whether an address is used that is no parameter's; known after `all`."""
+        self.anywhere = False  #: Whether an address is used that is no parameter's; known after `all`
 
     def all(self) -> tuple[ParameterUse, ...]:
         changed = True

@@ -50,8 +50,7 @@ class ChildObject:
         self.number = next(planner.numbers)
         self.method, self.arguments, self.helper, self.within = method, arguments, helper, within
         self.child: Child | None = None
-        self.known: bytes = b""
-        """What the strategy was last told that is known, pickled."""
+        self.known: bytes = b""  #: What the strategy was last told that is known, pickled
         self.lock = threading.Lock()
         weakref.finalize(self, planner.forgotten.append, self.number).atexit = False
 

@@ -193,8 +193,7 @@ class Child:
     def __init__(self, connection: Connection, kill: Callable[[], None]) -> None:
         self.keeps: set[int] = set()
         self.parsed = 0
-        self.pid = 0
-        """Of its process, soon after it was started."""
+        self.pid = 0  #: Of its process, soon after it was started
         self.alive = True
         self._connection = connection
         self._kill = kill

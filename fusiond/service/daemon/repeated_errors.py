@@ -16,8 +16,7 @@ class Complaints:
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
-        self._said: dict[str, tuple[float, int]] = {}
-        """Text -> when it was said last, and how often it was not since."""
+        self._said: dict[str, tuple[float, int]] = {}  #: Text -> when it was said last, and how often it was not since
 
     def add(self, text: str, problem: BaseException | None = None) -> None:
         """Something went wrong; `problem` is logged with its traceback, for it is a bug."""

@@ -64,8 +64,7 @@ class Between:
         self._lock = threading.Lock()
         self._bell = threading.Event()
         self._closing = False
-        self._waited: set[str] = set()
-        """Jobs that another box's claim has kept from running."""
+        self._waited: set[str] = set()  #: Jobs that another box's claim has kept from running
         self._complaints = Complaints(log)
         self._thread = threading.Thread(target=self._loop, name="between", daemon=True)
         for each in self.upstreams:  # `fusiond best` sees that a miss may be asked here

@@ -54,10 +54,8 @@ class DeviceWorker:
         hold: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.device = device
-        self.job: str | None = None
-        """The job that runs now."""
-        self.held: str | None = None
-        """Why the device is not used now."""
+        self.job: str | None = None  #: The job that runs now
+        self.held: str | None = None  #: Why the device is not used now
         self._told: str | None = None
         self._owner = owner
         self._accepts = accepts

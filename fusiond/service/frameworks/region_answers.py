@@ -184,10 +184,8 @@ class Asker:
         self._wanted: dict[str, tuple[Askable, list[Callable[[], None]]]] = {}
         self._submitted: dict[str, float] = {}
         """Digest -> when the daemon has to be asked again; infinite once it took the job, or never will."""
-        self._over: dict[str, Callable[[], object]] = {}
-        """Digest -> whether there will be no answer."""
-        self._not_taken: dict[str, str] = {}
-        """Digest -> why it was not handed in."""
+        self._over: dict[str, Callable[[], object]] = {}  #: Digest -> whether there will be no answer
+        self._not_taken: dict[str, str] = {}  #: Digest -> why it was not handed in
         self._tasks: list[Callable[[], None]] = []
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()

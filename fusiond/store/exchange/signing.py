@@ -33,8 +33,7 @@ class Signer:
 
     def __init__(self, secret: bytes) -> None:
         self._key = Ed25519PrivateKey.from_private_bytes(secret)
-        self.public = self._key.public_key().public_bytes_raw().hex()
-        """64 hexadecimal digits: what others trust."""
+        self.public = self._key.public_key().public_bytes_raw().hex()  #: 64 hexadecimal digits: what others trust
 
     @classmethod
     def of(cls, store: Path) -> Signer:

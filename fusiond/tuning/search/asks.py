@@ -17,14 +17,11 @@ class Asks:
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.rows: list[Levels] = []
-        self.values = array("d")
-        """NaN for what failed and what is out."""
+        self.values = array("d")  #: NaN for what failed and what is out
         self.failed = array("b")
-        self.errors = array("d")
-        """Standard errors of the values."""
+        self.errors = array("d")  #: Standard errors of the values
         self.out: dict[int, None] = {}
-        self.told: list[int] = []
-        """Those that are not out, in order."""
+        self.told: list[int] = []  #: Those that are not out, in order
 
     @property
     def seen(self) -> int:

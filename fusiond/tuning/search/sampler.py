@@ -62,8 +62,7 @@ class PointSampler(optuna.samplers.BaseSampler):
         columns: Sequence[Donor] = (),
     ) -> None:
         """`donors` and `columns`: as `fusiond.tuning.search.study.Study` has them."""
-        self.chosen: Config | None = None
-        """What the last ask was for; None when no point is left."""
+        self.chosen: Config | None = None  #: What the last ask was for; None when no point is left
         self._points = points
         self._distributions = dict(distributions)
         self._seed = seed
@@ -76,8 +75,7 @@ class PointSampler(optuna.samplers.BaseSampler):
         facts = [
             DonorTrials(each, self._features, points, clip=False) for each in columns if len(each) >= LEAST_DONATED
         ]
-        self._guesses = len(guesses)
-        """So many of what is known, the first ones, say what is fast."""
+        self._guesses = len(guesses)  #: So many of what is known, the first ones, say what is fast
         self._known = [*guesses, *facts]
         self._trends = Trends(self._at, self._pool) if self._known else None
         self._columns = [np.ascontiguousarray(each) for each in self._pool.T]

@@ -69,8 +69,7 @@ class Study:
         self._remember = remember
         self._budget = budget
         self._points = Points(space)
-        self.whole = not self._points.more_than(budget)
-        """The budget covers the space, so all of it is tried."""
+        self.whole = not self._points.more_than(budget)  #: The budget covers the space, so all of it is tried
         self.budget = budget if self._points.count is None else min(budget, self._points.count)
         self._told: set[Config] = set()
         self._out: dict[int, optuna.Trial | None] = {}

@@ -29,8 +29,7 @@ class KernelGraph:
         self._keys: dict[str, Any] = {}
         self._vectors: dict[str, dict[str, Any]] = {}
         self._kernels: list[dict[str, Any]] = []
-        self._lengths: dict[int, str] = {}
-        """Elements of a vector -> the size that stands for them in the file."""
+        self._lengths: dict[int, str] = {}  #: Elements of a vector -> the size that stands for them in the file
 
     def inputs(
         self,

@@ -118,8 +118,7 @@ def _bounds(line: RowLine, most: int) -> tuple[int, ...]:
         return ()
     length = int(line.bounds[-1]) - int(line.bounds[0])
     found: list[int] = []
-    rest = 0.0
-    """How much of a share the chunk has that is open for small pieces."""
+    rest = 0.0  #: How much of a share the chunk has that is open for small pieces
     for start, end in itertools.pairwise(line.bounds):
         rows = end - start
         share = int(rows) * most / length

@@ -72,8 +72,7 @@ class _Uses:
         self.size = {each.name: int(each.size_bytes) for each in graph.vectors}
         self.at: dict[int, tuple[str, ...]] = {}
         self.of: dict[str, list[int]] = {}
-        self.item: dict[str, str] = {}
-        """Vector -> the item that it is in, where that is not called after it."""
+        self.item: dict[str, str] = {}  #: Vector -> the item that it is in, where that is not called after it
         self._held: dict[str, list[tuple[int, str]]] = {}
         """Item -> (kernel, what that stores in it), where there is more than one vector in it."""
         made: set[str] = set()
@@ -123,8 +122,7 @@ def least(graph: Graph, crossings: Sequence[Crossing], limit: int) -> Residency:
 def belady(uses: _Uses, limit: int) -> Residency:
     """Evict who is used again last."""
     there: dict[str, int] = dict.fromkeys(uses.placed, 0)
-    position = dict.fromkeys(uses.of, 0)
-    """How many uses of a vector are behind us."""
+    position = dict.fromkeys(uses.of, 0)  #: How many uses of a vector are behind us
     clean: set[str] = set()
     stays: list[Stay] = []
     more = 0

@@ -83,8 +83,7 @@ class _Run:
     def __init__(self, script: Script, chunks: Chunks, order: str, *, batches: bool) -> None:
         self._homes, self._chunks, self._order, self._batches = script.homes, chunks, order, batches
         self._ops: list[tuple[Op, tuple[str, ...]]] = []
-        self._by_chunk: set[str] = set()
-        """Cells that the run touches chunk by chunk."""
+        self._by_chunk: set[str] = set()  #: Cells that the run touches chunk by chunk
         self._read_whole: set[str] = set()
 
     def add(self, op: Op, cut: tuple[str, ...]) -> None:

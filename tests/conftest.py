@@ -3,8 +3,9 @@
 import collections
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -13,11 +14,15 @@ from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.devices.timing import Sampling
+from fusiond.model.events import Events
+from fusiond.model.nouns import Job
+from fusiond.model.outcomes import JobState
 from fusiond.requests import planning
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
+from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import FakePlugin
-from fusiond.tuning import profiles, verdict
+from fusiond.tuning import profiles, tuner, verdict
 from tests.devices.cuda import stand_in
 
 # No deadline for one example: a busy machine is not a bug. The timeout of each test stands.
@@ -65,6 +70,15 @@ def _isolated(tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("FUSIOND_LOCKS", str(locks))
     monkeypatch.setenv("FUSIOND_CACHE", str(shared_cache))
     monkeypatch.setenv("FUSIOND_DB", str(tmp_path / "store" / "fusiond.sqlite"))
+
+
+def run_job(
+    store: Store, registry: Registry, job: Job, *listeners: Callable[[Any], object], **options: Any
+) -> tuple[JobRow, JobState]:
+    """Submit a job and tune it to its end, in this process; `options` are the Tuner's."""
+    row = tuner.submit(store, registry, job)
+    store.claim("test", job=row.id)
+    return row, tuner.Tuner(store, registry, Events(*listeners), **options).run(row.id, lambda: False)
 
 
 def measure_shortly(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fusiond.model.events import Events
 from fusiond.model.outcomes import JobState, Measurement, Purpose
 from fusiond.model.program import SourceKind, decode
 from fusiond.requests import jobs
@@ -18,8 +17,7 @@ from fusiond.requests.registry import Registry
 from fusiond.service.client import exporting
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.tuning import tuner
-from tests.conftest import measure_shortly
+from tests.conftest import measure_shortly, run_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("gxx_here"), pytest.mark.timeout(600)]
 
@@ -52,11 +50,9 @@ def measured(request: Any, real: Registry, tmp_path_factory: Any) -> Iterator[tu
     text = f"strategy: {request.param}\n{JOBS[request.param]}\ndevice: cpu\nsearch: {{trials: 5, seed: 1}}\n"
     (job,) = jobs.read(folder / "job.yaml", text)
     with Store.open(folder / "store.sqlite") as store:
-        row = tuner.submit(store, real, job)
-        store.claim("test", job=row.id)
         with pytest.MonkeyPatch.context() as patch:
             measure_shortly(patch)
-            state = tuner.Tuner(store, real, Events(), least_patience_secs=3).run(row.id, lambda: False)
+            row, state = run_job(store, real, job, least_patience_secs=3)
         assert state is JobState.DONE, store.job(row.id)
         yield store, row, request.param
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.model.events import Events
 from fusiond.model.nouns import Analysis, Config
 from fusiond.model.outcomes import JobState, Outcome, Verdict
 from fusiond.model.program import Program, SourceLanguage
@@ -19,7 +18,7 @@ from fusiond.store.database import Store
 from fusiond.store.exchange.records import entry_of, program_of
 from fusiond.store.exchange.signing import Signer
 from fusiond.strategy import Answers, Baseline
-from fusiond.tuning import tuner
+from tests.conftest import run_job
 
 from . import test_tuner_cpu
 from .test_tuner_cpu import Faulty, Plugin
@@ -98,9 +97,7 @@ def test_every_fault_is_its_own_outcome_and_the_answer_travels(tmp_path: Path) -
     registry.add(Plugin(FaultyPtx()), "faulty")
     with Store.open(tmp_path / "store.sqlite") as store:
         (job,) = jobs.read("twice.yaml", "strategy: faulty-ptx\nsearch: {sanitize: true}\n")
-        row = tuner.submit(store, registry, job)
-        store.claim("test", job=row.id)
-        state = tuner.Tuner(store, registry, Events(), least_patience_secs=3).run(row.id, lambda: False)
+        row, state = run_job(store, registry, job, least_patience_secs=3)
         trials = {each.config.text("body"): each for each in store.trials(row.id)}
         (info,) = CpuProvider().devices()
         record = store.record(row.workload_key, info.key)

@@ -8,7 +8,6 @@ from typing import ClassVar
 import pytest
 
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.model.events import Events
 from fusiond.model.nouns import Analysis, Config, Job, Workload, frozen
 from fusiond.model.outcomes import JobState, Outcome
 from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source, SourceLanguage
@@ -18,7 +17,7 @@ from fusiond.store.database import Store
 from fusiond.strategy import Answers, Baseline, Inputs, StrategyBase, Target
 from fusiond.strategy.hookspecs import hookimpl
 from fusiond.strategy.space import Parameter, Space
-from fusiond.tuning import tuner
+from tests.conftest import run_job
 
 ELEMENTS = 100_000
 
@@ -114,9 +113,7 @@ def test_every_fault_is_its_own_outcome_and_the_answer_is_right(tmp_path: Path) 
     registry.add(Plugin(Faulty()), "faulty")
     with Store.open(tmp_path / "store.sqlite") as store:
         (job,) = jobs.read("twice.yaml", "strategy: faulty\n")
-        row = tuner.submit(store, registry, job)
-        store.claim("test", job=row.id)
-        state = tuner.Tuner(store, registry, Events(), least_patience_secs=3).run(row.id, lambda: False)
+        row, state = run_job(store, registry, job, least_patience_secs=3)
         trials = {each.config.text("body"): each for each in store.trials(row.id)}
         (info,) = CpuProvider().devices()
         record = store.record(row.workload_key, info.key)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fusiond.model.errors import RequestError
-from fusiond.model.events import Events
 from fusiond.model.inputs import documents, values
 from fusiond.model.inputs.fills import fill
 from fusiond.model.language.dtypes import DTYPES
@@ -16,7 +15,7 @@ from fusiond.requests import jobs
 from fusiond.requests.planning import prepare
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
-from fusiond.tuning import tuner
+from tests.conftest import run_job
 
 CUDA = 'extern "C" __global__ void copy(const {ctype}* x, {ctype}* y, int n) {{ y[threadIdx.x] = x[threadIdx.x]; }}\n'
 FILES = {
@@ -207,9 +206,7 @@ def test_a_comparison_that_proves_nothing_is_refused_unless_the_job_says_so(
     )
     (job,) = jobs.read(path)
     with Store.open(tmp_path / "store.sqlite") as store:
-        row = tuner.submit(store, real, job)
-        store.claim("test", job=row.id)
-        state = tuner.Tuner(store, real, Events()).run(row.id, lambda: False)
+        row, state = run_job(store, real, job)
         problem = store.job(row.id).problem
     if accepted:
         assert state is JobState.DONE, problem

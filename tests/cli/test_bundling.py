@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.model.events import Events
 from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
-from fusiond.tuning import tuner
-from fusiond.tuning.tuner import Tuner
+from tests.conftest import run_job
 
 JOB = """
 strategy: hfuse
@@ -33,9 +31,7 @@ def ran(database: Path, gxx_here: None, short_measuring: None) -> str:
     registry = Registry.load()
     with Store.open(database) as store:
         (job,) = jobs.read("/job.yaml", JOB)
-        row = tuner.submit(store, registry, job)
-        store.claim("test", job=row.id)
-        Tuner(store, registry, Events()).run(row.id, lambda: False)
+        row, _ = run_job(store, registry, job)
         return row.id
 
 

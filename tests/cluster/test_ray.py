@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fusiond.model.events import Event, Events, TrialFinished
+from fusiond.model.events import Event, TrialFinished
 from fusiond.model.outcomes import JobState
 from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
@@ -17,9 +17,8 @@ from fusiond.service.cluster.provider import ClusterProvider, others, runner
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import InProcess
-from fusiond.tuning import tuner
-from fusiond.tuning.tuner import Tuner
 from tests.cluster.conftest import SPEC, Nodes
+from tests.conftest import run_job
 
 pytestmark = [
     pytest.mark.campaign,
@@ -34,9 +33,7 @@ def run(
     store: Store, registry: Registry, text: str, heard: Callable[[Event], None] = lambda event: None, **more: Any
 ) -> JobRow:
     (job,) = jobs.read("/toy.yaml", text)
-    row = tuner.submit(store, registry, job)
-    store.claim("test", job=row.id)
-    Tuner(store, registry, Events(heard), **more).run(row.id, lambda: False)
+    row, _ = run_job(store, registry, job, heard, **more)
     return store.named_job(row.id)
 
 

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from fusiond.model.errors import DeviceError
-from fusiond.model.events import Events
 from fusiond.model.nouns import Config, DeviceInfo
 from fusiond.model.outcomes import Record, Verdict
 from fusiond.requests import jobs
@@ -13,7 +12,8 @@ from fusiond.requests.planning import choose_device, devices_for
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.testing.fakes import FakePlugin, FakeProvider, InProcess
-from fusiond.tuning import counts, tuner
+from fusiond.tuning import counts
+from tests.conftest import run_job
 
 BOUNDS = ("counted:h100", "counted")
 
@@ -47,9 +47,7 @@ def registry(*providers: FakeProvider) -> Registry:
 
 def tuned(store: Store, here: Registry, device: str, text: str = "strategy: toy\n") -> Record:
     (job,) = jobs.read("toy.yaml", f"{text}device: {device}\n")
-    row = tuner.submit(store, here, job)
-    store.claim("test", job=row.id)
-    tuner.Tuner(store, here, Events(), runner=InProcess).run(row.id, lambda: False)
+    row, _ = run_job(store, here, job, runner=InProcess)
     (_, info) = choose_device(here, device)
     return store.incumbents(row.workload_key, info.key)[0]
 

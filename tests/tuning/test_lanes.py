@@ -20,8 +20,8 @@ from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.testing.fakes import InProcess
-from fusiond.tuning import tuner
 from fusiond.tuning.tuner import Tuner
+from tests.conftest import run_job
 
 
 class Device(InProcess):
@@ -60,9 +60,7 @@ def fleet(count: int, secs: float = 0.0, leaves: Sequence[int] = ()) -> tuple[li
 
 def run(store: Store, fakes: Registry, text: str, **options: object) -> JobRow:
     (job,) = jobs.read("/toy.yaml", text)
-    row = tuner.submit(store, fakes, job)
-    store.claim("test", job=row.id)
-    Tuner(store, fakes, Events(), **options).run(row.id, lambda: False)  # type: ignore[arg-type]
+    row, _ = run_job(store, fakes, job, **options)  # type: ignore[arg-type]
     return store.named_job(row.id)
 
 

@@ -11,15 +11,15 @@ import pytest
 from fusiond.devices import protocol
 from fusiond.model import events as say
 from fusiond.model.errors import StoreError
-from fusiond.model.events import Event, Events
+from fusiond.model.events import Event
 from fusiond.model.outcomes import JobState, Purpose, Trial
 from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.testing.fakes import FakeProvider, InProcess
-from fusiond.tuning import tuner
 from fusiond.tuning.measuring import Measurer
 from fusiond.tuning.recording import TrialRecorder
+from tests.conftest import run_job
 
 TRIALS = 24
 JOB = f"strategy: toy\nside: 30\nsearch: {{trials: {TRIALS}}}\n"
@@ -36,9 +36,7 @@ def recorder(tmp_path: Path) -> Iterator[TrialRecorder]:
 
 def run(store: Store, registry: Registry, *subscribers: Any, runner: Any = InProcess, **options: Any) -> Any:
     (job,) = jobs.read("toy.yaml", JOB)
-    row = tuner.submit(store, registry, job)
-    store.claim("test", job=row.id)
-    state = tuner.Tuner(store, registry, Events(*subscribers), runner=runner, **options).run(row.id, lambda: False)
+    row, state = run_job(store, registry, job, *subscribers, runner=runner, **options)
     return row.id, state
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.model.events import Events
 from fusiond.model.outcomes import JobState, Outcome
 from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
@@ -13,6 +12,7 @@ from fusiond.store.database import Store
 from fusiond.strategy.hookspecs import hookimpl
 from fusiond.tuning import tuner
 from fusiond_hfuse import plugin
+from tests.conftest import run_job
 
 JOB = """\
 strategy: hfuse
@@ -40,9 +40,7 @@ def machine() -> Registry:
 
 def tuned(store: Store, registry: Registry, text: str):
     (job,) = jobs.read(Path("several.yaml"), text)
-    row = tuner.submit(store, registry, job)
-    store.claim("test", job=row.id)
-    state = tuner.Tuner(store, registry, Events(), least_patience_secs=3).run(row.id, lambda: False)
+    row, state = run_job(store, registry, job, least_patience_secs=3)
     assert state is JobState.DONE, store.job(row.id).problem
     return row
 

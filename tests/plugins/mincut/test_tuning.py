@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fusiond.devices.cpu.provider import CpuProvider
-from fusiond.model.events import Events
 from fusiond.model.inputs import fills
 from fusiond.model.outcomes import JobState
 from fusiond.model.program import Program
@@ -14,8 +13,9 @@ from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.strategy.hookspecs import hookimpl
-from fusiond.tuning import baselines, tuner
+from fusiond.tuning import baselines
 from fusiond_mincut import plugin
+from tests.conftest import run_job
 
 JOB = """\
 strategy: mincut
@@ -65,10 +65,8 @@ def test_a_part_reads_what_the_whole_computes(
         tmp_path / "job.yaml", JOB.replace("61, height: 47", "64, height: 32").replace("trials: 2", "trials: 1")
     )
     with Store.open(tmp_path / "store.sqlite") as store:
-        row = tuner.submit(store, registry, job)
-        store.claim("test", job=row.id)
-        made = tuner.Tuner(store, registry, Events(), least_patience_secs=3)
-        assert made.run(row.id, lambda: False) is JobState.DONE
+        row, state = run_job(store, registry, job, least_patience_secs=3)
+        assert state is JobState.DONE
         parts = {each.workload_name.partition(":")[2]: each for each in store.parts(row.id)}
         assert {each.state for each in parts.values()} == {JobState.DONE}
         assert {"wide", "higher", "bright"} < set(parts)

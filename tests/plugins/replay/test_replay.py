@@ -9,7 +9,6 @@ import pytest
 
 from fusiond.cli import main
 from fusiond.model.errors import RequestError
-from fusiond.model.events import Events
 from fusiond.model.nouns import REPLAYED, Job
 from fusiond.model.outcomes import BuildFailed, Outcome
 from fusiond.model.program import Source
@@ -19,12 +18,12 @@ from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.testing.fakes import FakePlugin, InProcess, fake_program
 from fusiond.testing.strategies import StrategyContract
-from fusiond.tuning import tuner
 from fusiond_replay import plugin, script, strategy, t4
 from fusiond_replay.device import ReplayExecutor, ReplayProvider
 from fusiond_replay.pack import FAILURES
 from fusiond_replay.script import ReplayScript
 from fusiond_replay.strategy import Replay
+from tests.conftest import run_job
 
 SIDE = 6
 FAILED = {(k, k): failure for k, failure in enumerate(FAILURES)}
@@ -61,9 +60,7 @@ def test_a_recorded_space_is_tuned(bowl: Path, tmp_path: Path) -> None:
     here = registry()
     (job,) = jobs.read(str(tmp_path / "j.yaml"), "strategy: replay\nspace: ./bowl.jsonl.gz\ndevice: replay\n")
     with Store.open(tmp_path / "store.sqlite") as store:
-        row = tuner.submit(store, here, job)
-        store.claim("test", job=row.id)
-        tuner.Tuner(store, here, Events(lambda event: None), runner=InProcess).run(row.id, lambda: False)
+        row, _ = run_job(store, here, job, runner=InProcess)
         trials = store.trials(row.id)
         (device,) = ReplayProvider().devices()
         (record,) = store.incumbents(row.workload_key, device.key, "warm")

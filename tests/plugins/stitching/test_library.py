@@ -11,7 +11,6 @@ import fusiond_stitching.plugin as plugin
 from fusiond.cli import main
 from fusiond.devices.base import Binary
 from fusiond.model import events as say
-from fusiond.model.events import Events
 from fusiond.model.keys import text_key
 from fusiond.model.outcomes import Record, Verdict
 from fusiond.model.program import Source
@@ -22,10 +21,10 @@ from fusiond.store.database import Store
 from fusiond.strategy import Target
 from fusiond.strategy.hookspecs import hookimpl
 from fusiond.testing.fakes import FakeProvider, InProcess
-from fusiond.tuning import tuner
 from fusiond_stitching import report
 from fusiond_stitching.requests import PROBES
 from fusiond_stitching.strategy import Stitching
+from tests.conftest import run_job
 
 pytestmark = pytest.mark.usefixtures("sorts_are_boundaries")
 
@@ -77,9 +76,7 @@ def job(more: str = "", module: str = "nmt_fig3", trials: int = 1):
 def run(store: Store, registry: Registry, given) -> tuple[list[str], Record, list]:
     """The keys of the probes that were measured, the answer, the trials."""
     seen: list = []
-    row = tuner.submit(store, registry, given)
-    store.claim("test", job=row.id)
-    tuner.Tuner(store, registry, Events(seen.append), runner=InProcess).run(row.id, lambda: False)
+    row, _ = run_job(store, registry, given, seen.append, runner=InProcess)
     measured = [each.detail for each in seen if isinstance(each, say.PhaseStarted) and each.phase == "probe"]
     record = store.record(row.workload_key, registry.providers["fake"].devices()[0].key)
     assert record is not None, [(each.state, each.problem, each.waiting_for) for each in store.jobs()]

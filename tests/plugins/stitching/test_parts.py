@@ -11,7 +11,6 @@ import pytest
 import fusiond_stitching.plugin as plugin
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.model.errors import RequestError
-from fusiond.model.events import Events
 from fusiond.model.inputs.fills import fill
 from fusiond.model.nouns import Config, Job
 from fusiond.model.outcomes import JobState
@@ -23,13 +22,13 @@ from fusiond.store.database import Store
 from fusiond.strategy import Target
 from fusiond.strategy.hookspecs import hookimpl
 from fusiond.testing.strategies import StrategyContract
-from fusiond.tuning import tuner
 from fusiond_stitching import space
 from fusiond_stitching.analysis import parts
 from fusiond_stitching.codegen import emit, probes
 from fusiond_stitching.frontend import fills, importer, printer
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, topological
 from fusiond_stitching.strategy import Stitching
+from tests.conftest import run_job
 
 from . import oracle
 from .jobs import H100, job, registry
@@ -301,9 +300,7 @@ def test_a_part_reads_what_the_whole_computes(tmp_path: Path, monkeypatch: pytes
     text_ = "strategy: stitching\nmodule: behind.hlo\ndevice: cpu\nsearch: {trials: 1, timeout: 2m, seed: 1}\n"
     (asked,) = jobs.read(tmp_path / "job.yaml", text_)
     with Store.open(tmp_path / "store.sqlite") as store:
-        row = tuner.submit(store, found, asked)
-        store.claim("test", job=row.id)
-        state = tuner.Tuner(store, found, Events(), least_patience_secs=3).run(row.id, lambda: False)
+        row, state = run_job(store, found, asked, least_patience_secs=3)
         assert state is JobState.DONE, store.job(row.id).problem
         read = {}
         for part in store.parts(row.id):

@@ -15,7 +15,7 @@ import fusiond_mincut.plugin
 import fusiond_stitching.plugin
 import fusiond_transfer.plugin
 from fusiond.model.errors import RequestError
-from fusiond.model.events import Events, TrialFinished
+from fusiond.model.events import TrialFinished
 from fusiond.model.nouns import Analysis, Config, Rejection
 from fusiond.model.outcomes import Record, Trial, Verdict
 from fusiond.model.program import Launch, Pointer, Program
@@ -25,10 +25,10 @@ from fusiond.requests.planning import prepare
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.strategy import Target
-from fusiond.tuning import tuner
 from fusiond_transfer import delegation
 from fusiond_transfer.frontend.graph import Graph, GraphKernel
 from fusiond_transfer.strategy import Transfer
+from tests.conftest import run_job
 
 from .conftest import Analyse
 
@@ -583,9 +583,7 @@ def test_the_example_is_tuned_whole(tmp_path: Path, all_of_them: Registry, monke
             trials.append(event.trial)
 
     with Store.open(tmp_path / "db.sqlite") as store:
-        row = tuner.submit(store, registry, job)
-        store.claim("test", job=row.id)
-        state = tuner.Tuner(store, registry, Events(hear)).run(row.id, lambda: False)
+        row, state = run_job(store, registry, job, hear)
         assert (state.value, store.job(row.id).problem) == ("done", None)
         (device,) = registry.providers["cpu"].devices()
         record = store.record(row.workload_key, device.key)

@@ -148,12 +148,7 @@ def policy(config: Config, limits: DeviceLimits, *, dots: str) -> FusionPolicy:
         grain=config.integer("grain"),
         shared_limit=shared_limits(limits)["paper" if paper_shared else "device"],
         multiprocessors=max(1, limits.multiprocessors),
-        layers=not beyond,
-        merge=beyond,
-        recompute=beyond,
-        middle=beyond,
-        spill=beyond,
-        lift=beyond,
+        layers=not beyond, merge=beyond, recompute=beyond, middle=beyond, spill=beyond, lift=beyond,
         update_tiles=config.get("scatters") == "tiles",
         registers=rows != SHARED,
         row_shared=limits.shared_bytes_per_block if rows != SHARED and not paper_shared else 0,
@@ -162,7 +157,7 @@ def policy(config: Config, limits: DeviceLimits, *, dots: str) -> FusionPolicy:
         packing=fusion in ("packed", "barriers"),
         barriers=fusion == "barriers",
         stitch_dots=dots == "stitched" or (dots == "any" and config.text("dots") == "stitched"),
-    )
+    )  # fmt: skip
 
 
 def seeds(

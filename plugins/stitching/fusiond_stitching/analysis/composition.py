@@ -57,12 +57,9 @@ class Way:
     def of(config: Config) -> Way:
         """The way that a config of a part stands for. KeyError or TypeError for any other config."""
         return Way(
-            threads=config.integer("threads"),
-            grain=config.integer("grain"),
-            exchange=config.text("exchange"),
-            shared=config.text("shared"),
-            rows=config.text("rows"),
-        )
+            threads=config.integer("threads"), grain=config.integer("grain"), exchange=config.text("exchange"),
+            shared=config.text("shared"), rows=config.text("rows"),
+        )  # fmt: skip
 
     @staticmethod
     def read(text: str) -> Way:

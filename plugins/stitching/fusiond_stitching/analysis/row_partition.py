@@ -45,16 +45,10 @@ def partition(places: RowPlaces, values: KeptValues, policy: FusionPolicy) -> Ro
     if shape.pieces and not _pieces_meet(shape, pack, lanes):
         return None
     return Rows(
-        count=shape.count,
-        columns=shape.columns,
-        lanes=lanes,
-        pack=pack,
-        rows_per_block=shape.runs or threads // lanes,
-        steps=-(-packs // lanes),
-        held=values.held,
-        between=shape.between,
-        run=shape.run,
-    )
+        count=shape.count, columns=shape.columns, lanes=lanes, pack=pack,
+        rows_per_block=shape.runs or threads // lanes, steps=-(-packs // lanes), held=values.held,
+        between=shape.between, run=shape.run,
+    )  # fmt: skip
 
 
 def is_flat(places: RowPlaces) -> bool:

@@ -46,7 +46,7 @@ class RowPlaces:
         if source.elements != self.shape.elements(RowPlace.WIDE) or source.opcode == "constant":
             return False
         if node.opcode == "reduce":
-            return operand in reduced_values(node)
+            return operand in node.values
         if node.elementwise or node.opcode == "reshape":  # the common case of what follows
             return source.dims == node.dims or node.opcode == "reshape"
         indices = delinear(self.shape.at(RowPlace.WIDE), node.dims)
@@ -98,7 +98,7 @@ class RowPlaces:
         return all(self._late_in_place(node, delinear(row + number, node.dims)) for number in range(few))
 
     def _put_reduce(self, node: HloInstruction) -> bool:
-        values = reduced_values(node)
+        values = node.values
         fold = any(self.place.get(each) is RowPlace.PIECE for each in values)
         if not self._all_at(values, RowPlace.PIECE if fold else RowPlace.WIDE):
             return False
@@ -133,7 +133,7 @@ class RowPlaces:
 
     def _accumulates(self, node: HloInstruction, column: bool) -> bool:
         """Whether a reduction can be done in an array of accumulators: by one operation, or of columns by a pair."""
-        if node.attributes["computation"].simple is not None and len(reduced_values(node)) == 1:
+        if node.attributes["computation"].simple is not None and len(node.values) == 1:
             return True
         return column and not self.shape.pieces and online_reductions.is_pair(node)
 
@@ -175,8 +175,3 @@ def placed(group: GroupContext, shape: RowShape) -> RowPlaces | None:
         return None
     needed = (name for name in group.group.members if name in stored or module[name].opcode == "reduce")
     return found if all(name in found.place for name in needed) else None
-
-
-def reduced_values(reduce: HloInstruction) -> tuple[str, ...]:
-    """The operands that are reduced, without the init values."""
-    return reduce.operands[: len(reduce.operands) // 2]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond_stitching.analysis.plan import RowPlace
-from fusiond_stitching.analysis.row_places import RowPlaces, reduced_values
+from fusiond_stitching.analysis.row_places import RowPlaces
 from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE
 
 
@@ -41,7 +41,7 @@ def kept_values(places: RowPlaces) -> KeptValues:
     for each in places.nodes:
         if each.opcode == "reduce":
             sweep = places.level[each.name] - (places.place[each.name] is not RowPlace.COLUMN)
-            for value in reduced_values(each):
+            for value in each.values:
                 uses.setdefault(value, set()).add(sweep)
         if each.name in places.stored and places.place[each.name] is RowPlace.WIDE:
             uses.setdefault(each.name, set()).add(places.level[each.name])

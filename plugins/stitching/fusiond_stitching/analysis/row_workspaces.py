@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusiond_stitching.analysis.plan import WARP, BlockProgram, Reduction, RowPlace, Rows, power_of_two
+from fusiond_stitching.analysis.plan import WARP, BlockProgram, RowPlace, Rows, power_of_two
 from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule
 
 ALIGNED_BYTES = 16  #: What each value's part begins at a multiple of
@@ -30,13 +30,17 @@ def workspaces(module: HloModule, program: BlockProgram, threads: int) -> Mappin
     found: dict[str, Workspace] = {}
     begun: list[object] = []
     offset = 0
-    for each, reduction, place in _reduces(module, program):
-        if (each.operands, each.attributes["computation"]) in begun:
+    for stage, each in ((stage, module[each.instruction]) for stage in program.stages for each in stage.results):
+        if (
+            stage.reduction is None
+            or each.opcode != "reduce"
+            or (each.operands, each.attributes["computation"]) in begun
+        ):
             continue
         begun.append((each.operands, each.attributes["computation"]))
-        if not reduction.inner:
+        if not stage.reduction.inner:
             slots = rows.columns_per_block * (power_of_two(at_once) // 2)
-        elif place is RowPlace.PIECE:
+        elif stage.place is RowPlace.PIECE:
             warps = rows.lanes // WARP
             slots = rows.rows_per_block * rows.run * (warps + 1 if warps > 1 else 1)
         elif folds_pieces(module, each, rows):
@@ -44,7 +48,7 @@ def workspaces(module: HloModule, program: BlockProgram, threads: int) -> Mappin
         else:
             slots = (threads // WARP) * (2 if rounds > 1 else 1) if rows.lanes > WARP else 0
         offsets, first = [], offset
-        for value in each.operands[: len(each.operands) // 2] if slots else ():
+        for value in each.values if slots else ():
             offsets.append(offset)
             offset += -(-slots * BYTES[module[value].dtype] // ALIGNED_BYTES) * ALIGNED_BYTES
         if offsets:
@@ -70,11 +74,3 @@ def held_bytes(module: HloModule, rows: Rows, name: str) -> int:
 def folds_pieces(module: HloModule, reduce: HloInstruction, rows: Rows) -> bool:
     """Whether a reduction makes one number of a row's pieces."""
     return module[reduce.operands[0]].elements != rows.count * rows.columns
-
-
-def _reduces(module: HloModule, program: BlockProgram) -> Iterator[tuple[HloInstruction, Reduction, RowPlace | None]]:
-    for stage in program.stages:
-        for result in stage.results if stage.reduction is not None else ():
-            each = module[result.instruction]
-            if each.opcode == "reduce" and stage.reduction is not None:
-                yield each, stage.reduction, stage.place

@@ -13,8 +13,9 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from fusiond_stitching.analysis import online_reductions
-from fusiond_stitching.analysis.row_shapes import interleaving
+from fusiond_stitching.analysis.row_shapes import cut, interleaving
 from fusiond_stitching.analysis.schedule import divisors
+from fusiond_stitching.frontend.building import rewritten
 from fusiond_stitching.frontend.graph import BYTES, HloInstruction, HloModule, neutral, topological
 from fusiond_stitching.frontend.hlo import Number
 
@@ -30,16 +31,11 @@ LEAST_RUN = 16  #: Elements that the first step reduces to one, at least
 
 def reductions(module: HloModule, multiprocessors: int) -> HloModule:
     """The module with every reduce split that leaves most of the device idle otherwise; itself when there is none."""
-    found: list[HloInstruction] = []
-    changed = False
     groups = _groups_of_columns(module, multiprocessors)
-    for each in module.instructions:
-        steps = _steps(module, each, multiprocessors, groups) if each.opcode == "reduce" else None
-        found += steps or [each]
-        changed = changed or steps is not None
-    if not changed:
+    found = rewritten(module.by_name, module.foreign, lambda each: _steps(module, each, multiprocessors, groups))
+    if len(found) == len(module.instructions):
         return module
-    return dataclasses.replace(module, instructions=topological(found))
+    return dataclasses.replace(module, instructions=topological(found.values()))
 
 
 def _groups_of_columns(module: HloModule, multiprocessors: int) -> set[tuple[int, int, int]]:
@@ -71,17 +67,17 @@ def _leaves_idle(module: HloModule, reduce: HloInstruction, multiprocessors: int
 
 def _images(dims: tuple[int, ...], reduced: Iterable[int], groups: Collection[tuple[int, int, int]]) -> int | None:
     """How many images a sum of columns is over, where there are groups of the same columns; None for any other."""
-    inside = sorted(at for at in reduced if dims[at] > 1)
-    if not inside or any(dims[at] > 1 for at in range(inside[0], inside[-1]) if at not in inside):
+    three = cut(dims, reduced)
+    if three is None:
         return None
-    before, behind = math.prod(dims[: inside[0]]), math.prod(dims[inside[-1] + 1 :])
-    rows = math.prod(dims[at] for at in inside)
+    before, rows, behind = three
+    first = next(dims[at] for at in sorted(reduced) if dims[at] > 1)
     for outer, long, columns in groups:
         if columns != behind or before * rows != outer * long:
             continue
         if before == outer:
             return 1
-        if before == 1 and dims[inside[0]] % outer == 0:
+        if before == 1 and first % outer == 0:
             return outer
     return None
 
@@ -90,11 +86,11 @@ def _steps(
     module: HloModule, reduce: HloInstruction, multiprocessors: int, groups: Collection[tuple[int, int, int]]
 ) -> list[HloInstruction] | None:
     """The instructions that stand for a reduce; None where it stays as it is."""
-    if reduce.name in module.foreign:
+    if reduce.opcode != "reduce":
         return None
     neutral = _neutral_values(reduce)
-    cut = _cut(module, reduce, multiprocessors, groups) if neutral is not None else None
-    return None if neutral is None or cut is None else _two_steps(module, reduce, neutral, *cut)
+    parts = _cut(module, reduce, multiprocessors, groups) if neutral is not None else None
+    return None if neutral is None or parts is None else _two_steps(module, reduce, neutral, *parts)
 
 
 def _cut(

@@ -316,8 +316,8 @@ class _Planner:
         for name in stage.results:
             instruction = self.module[name]
             if instruction.opcode == "reduce":
-                values = instruction.operands[: len(instruction.operands) // 2]
-                size += sum(-(-count * BYTES[self.module[each].dtype] // 16) * 16 for each in values)
+                kinds = (self.module[each].dtype for each in instruction.values)
+                size += sum(-(-count * BYTES[kind] // 16) * 16 for kind in kinds)
         return size
 
     # --- the result ---

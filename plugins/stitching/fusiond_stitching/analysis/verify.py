@@ -425,5 +425,5 @@ def _workspace_bytes(module: HloModule, members: Sequence[HloInstruction], reduc
     if reduction.lanes == 1 or (reduction.exchange is LaneExchange.WARP and reduction.lanes <= 32):
         return 0
     slots = threads // 32 if reduction.exchange is LaneExchange.WARP else threads
-    values = {each.operands[: len(each.operands) // 2] for each in members}
+    values = {each.values for each in members}
     return sum(slots * BYTES[module[name].dtype] for names in values for name in names)

@@ -33,17 +33,9 @@ class BlockScans(Scans):
     """Writes the block program of a loop that blocks run."""
 
     def _stage(self, scope: Scope, stage: Stage) -> None:
-        loop = self._module[stage.results[0].instruction].attributes["loop"]
+        loop = self.module[stage.results[0].instruction].attributes["loop"]
         scope.comment(f"{loop.name}: {loop.trips} trips of {loop.body.name}, {stage.chunk.size} rows to a block")
         _Block(self, stage, scope).write()
-
-    @property
-    def threads(self) -> int:
-        return self._threads
-
-    @property
-    def block(self) -> Index:
-        return self._block
 
     @contextmanager
     def elements(self, scope: Scope, size: int) -> Iterator[tuple[Scope, Index]]:

@@ -32,7 +32,6 @@ class ValueReader(Protocol):
 
     def place(self, scope: Scope, name: str, indices: Indices) -> Code | None:
         """The place in memory of an element (`in_0[i]`), or None for what must be computed."""
-        ...
 
 
 class Elemental:
@@ -389,12 +388,7 @@ def combine(
 
 
 STEPS: Mapping[str, Write] = {
-    "constant": _constant,
-    "iota": _iota,
+    "constant": _constant, "iota": _iota, "concatenate": _concatenate, "pad": _padded, "window": _window,
+    "reduce": _reduce, "dot": _dot,
     **dict.fromkeys(("reshape", "broadcast", "transpose", "slice", "reverse"), _moved),
-    "concatenate": _concatenate,
-    "pad": _padded,
-    "window": _window,
-    "reduce": _reduce,
-    "dot": _dot,
-}
+}  # fmt: skip

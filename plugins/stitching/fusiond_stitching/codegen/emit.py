@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from fusiond.model.nouns import Rejection
-from fusiond.model.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Source
+from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
 from fusiond_stitching.analysis import structural_hash
 from fusiond_stitching.analysis.plan import (
     BlockProgram,
@@ -144,17 +145,9 @@ def _buffers(module: HloModule, used: list[str], fills: Mapping[str, Fill]) -> t
     return tuple(found)
 
 
-def _buffer(
-    name: str, instruction: HloInstruction, role: Role, *, fill: Fill | None = None, compare: Compare | None = None
-) -> Buffer:
-    return Buffer(
-        name=name,
-        dtype=TYPES[instruction.dtype].program,
-        elements=max(1, instruction.elements),
-        role=role,
-        fill=fill or Fill(),
-        compare=compare or Compare(),
-    )
+def _buffer(name: str, instruction: HloInstruction, role: Role, **given: Any) -> Buffer:
+    dtype, elements = TYPES[instruction.dtype].program, max(1, instruction.elements)
+    return Buffer(name=name, dtype=dtype, elements=elements, role=role, **given)
 
 
 def default_fill(instruction: HloInstruction) -> Fill:

@@ -30,11 +30,11 @@ THREAD, ZERO, NO_HEAD = Code("threadIdx.x"), Code("0"), Code("")
 class BlockWriter:
     """Writes a block program into a scope."""
 
-    _module: HloModule
-    _program: BlockProgram
-    _threads: int
-    _available: set[str]  #: The instructions whose values are in their buffers before it begins
-    _pointers: dict[str, bool]  #: The buffers that it uses, collected: name -> whether it writes it
+    module: HloModule
+    program: BlockProgram
+    threads: int
+    available: set[str]  #: The instructions whose values are in their buffers before it begins
+    pointers: dict[str, bool]  #: The buffers that it uses, collected: name -> whether it writes it
 
     def __post_init__(self) -> None:
         """What it keeps beside."""
@@ -43,13 +43,13 @@ class BlockWriter:
 class LoopNests(BlockWriter):
     def __post_init__(self) -> None:
         self._shared: dict[str, tuple[Code, Chunk]] = {}
-        self._elemental = Elemental(self._module, self, STEPS)
-        self._block = number(0)
+        self._elemental = Elemental(self.module, self, STEPS)
+        self.block = number(0)
 
     def write(self, scope: Scope, block: str) -> None:
         """All stages; `block` is the variable that holds the block's number inside the program."""
-        self._block = scope.known(block, self._program.blocks)
-        for place, stage in enumerate(self._program.stages):
+        self.block = scope.known(block, self.program.blocks)
+        for place, stage in enumerate(self.program.stages):
             if place:
                 scope.line(Code(""))
             if stage.barrier:
@@ -62,27 +62,27 @@ class LoopNests(BlockWriter):
         if name in self._shared:
             pointer, chunk = self._shared[name]
             return cpp("{}[{}]", pointer, scope.index(self._local(name, chunk, indices)))
-        if name in self._available:
-            return cpp("{}[{}]", self._read(name), scope.index(linear(indices, self._module[name].dims)))
+        if name in self.available:
+            return cpp("{}[{}]", self._read(name), scope.index(linear(indices, self.module[name].dims)))
         return None
 
     def _read(self, name: str) -> Code:
         """The buffer of a value, which is read."""
-        buffer = self._module.buffer_of(name)
-        self._pointers.setdefault(buffer, False)
+        buffer = self.module.buffer_of(name)
+        self.pointers.setdefault(buffer, False)
         return hole(buffer)
 
     def store(self, scope: Scope, name: str, place: Index, value: Code, guard: Code = NO_HEAD) -> None:
         """Puts an element of a value into its buffer."""
-        buffer = self._module.buffer_of(name)
-        self._pointers[buffer] = True
-        written = scope.stored(type_of(self._module[name]), value)
+        buffer = self.module.buffer_of(name)
+        self.pointers[buffer] = True
+        written = scope.stored(type_of(self.module[name]), value)
         scope.line(cpp("{}{}[{}] = {};", guard, hole(buffer), scope.index(place), written))
 
     def _local(self, name: str, chunk: Chunk, indices: Indices) -> Index:
         """The place of an element inside the chunk that this block has."""
         if isinstance(chunk, FlatChunk):
-            return linear(indices, self._module[name].dims) - self._block * chunk.size
+            return linear(indices, self.module[name].dims) - self.block * chunk.size
         inside = [index - start for index, start in zip(indices, self._start(chunk), strict=True)]
         return linear(inside, chunk.local)
 
@@ -90,7 +90,7 @@ class LoopNests(BlockWriter):
         return [coordinate * each.size for coordinate, each in zip(self._coordinates(box), box.splits, strict=True)]
 
     def _coordinates(self, box: BoxChunk) -> list[Index]:
-        return [(self._block // each.stride) % each.parts for each in box.splits]
+        return [(self.block // each.stride) % each.parts for each in box.splits]
 
     # --- stages ---
 
@@ -98,14 +98,14 @@ class LoopNests(BlockWriter):
         if math.prod(stage.dims) == 0:
             return
         for result in stage.results:
-            scope.comment(f"{self._module[result.instruction]}{kept(result)}")
+            scope.comment(f"{self.module[result.instruction]}{kept(result)}")
         if stage.reduction is not None and stage.reduction.lanes > 1:
             self._many_lanes(scope, stage)
         else:
             self._one_lane(scope, stage)
         for result in stage.results:
             if result.stored is not None:
-                self._available.add(result.instruction)
+                self.available.add(result.instruction)
 
     def _one_lane(self, scope: Scope, stage: Stage) -> None:
         pointers = self._declared(scope, stage.results)
@@ -114,7 +114,7 @@ class LoopNests(BlockWriter):
             self._valid(inner, stage, element) as (body, indices),
         ):
             if stage.reduction is not None:
-                lanes = ReduceLanes(self._elemental, stage, self._threads)
+                lanes = ReduceLanes(self._elemental, stage, self.threads)
                 lanes.start(body, ZERO)
                 lanes.reduce(body, ZERO, indices)
                 lanes.remember(body, indices)
@@ -122,8 +122,8 @@ class LoopNests(BlockWriter):
         self._keep(stage, pointers)
 
     def _many_lanes(self, scope: Scope, stage: Stage) -> None:
-        lanes = ReduceLanes(self._elemental, stage, self._threads)
-        threads, count = self._threads, lanes.lanes
+        lanes = ReduceLanes(self._elemental, stage, self.threads)
+        threads, count = self.threads, lanes.lanes
         if threads % count or threads % WARP:
             raise NoCode(f"{threads} threads cannot be {count} lanes for each element")
         pointers = self._declared(scope, stage.results)
@@ -153,7 +153,7 @@ class LoopNests(BlockWriter):
 
     def _thread(self, lanes: int, at_once: int, *, inner: bool) -> tuple[Code, Code]:
         """(which lane a thread is, of which element)."""
-        if lanes == self._threads:
+        if lanes == self.threads:
             return THREAD, ZERO
         if inner:
             return cpp("threadIdx.x % {}", lanes), cpp("threadIdx.x / {}", lanes)
@@ -162,7 +162,7 @@ class LoopNests(BlockWriter):
     @contextmanager
     def _loop(self, scope: Scope, size: int) -> Iterator[tuple[Scope, Index]]:
         """The elements of a chunk shared out among the threads of the block."""
-        threads = self._threads
+        threads = self.threads
         if size > threads:
             name = scope.function.fresh("i")
             whole = scope.function.index_type
@@ -183,8 +183,8 @@ class LoopNests(BlockWriter):
         chunk, dims = stage.chunk, stage.dims
         if isinstance(chunk, FlatChunk):
             total = math.prod(dims)
-            position = self._block * chunk.size + element
-            if self._program.blocks * chunk.size > total:
+            position = self.block * chunk.size + element
+            if self.program.blocks * chunk.size > total:
                 wanted.append(cpp("{} < {}", scope.index(position), total))
             indices = delinear(position, dims)
         else:
@@ -207,7 +207,7 @@ class LoopNests(BlockWriter):
         for result in results:
             home = result.shared
             if home is not None:
-                instruction = self._module[result.instruction]
+                instruction = self.module[result.instruction]
                 kind = type_of(instruction)
                 found[result.instruction] = scope.shared(kind, f"shared_{instruction.opcode}", home.offset)
         return found
@@ -219,13 +219,13 @@ class LoopNests(BlockWriter):
     def _results(self, scope: Scope, stage: Stage, element: Index, indices: Indices, pointers: dict[str, Code]) -> None:
         for result in stage.results:
             value = self._elemental.value(scope, result.instruction, indices)
-            written = scope.stored(type_of(self._module[result.instruction]), value)
+            written = scope.stored(type_of(self.module[result.instruction]), value)
             for home in result.homes:
                 if isinstance(home, Shared):
                     scope.line(cpp("{}[{}] = {};", pointers[result.instruction], scope.index(element), written))
                     continue
                 assert isinstance(home, Global)  # registers are the other writer's
-                self._pointers[home.buffer] = True
+                self.pointers[home.buffer] = True
                 position = scope.index(linear(indices, stage.dims))
                 first = self._first_replica(scope, stage.chunk)
                 scope.line(cpp("{}{}[{}] = {};", first, hole(home.buffer), position, written))
@@ -237,9 +237,9 @@ class LoopNests(BlockWriter):
         own = number(0)
         for coordinate, each in zip(self._coordinates(chunk), chunk.splits, strict=True):
             own = own + coordinate * each.stride
-        if own == self._block:
+        if own == self.block:
             return NO_HEAD
-        return cpp("if ({} == {}) ", scope.index(self._block), scope.index(own))
+        return cpp("if ({} == {}) ", scope.index(self.block), scope.index(own))
 
 
 def kept(result: StageResult) -> str:

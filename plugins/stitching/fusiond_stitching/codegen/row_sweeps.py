@@ -73,11 +73,11 @@ class RowSweeps(BlockWriter):
     """Of rows in registers."""
 
     def __post_init__(self) -> None:
-        module, program, threads = self._module, self._program, self._threads
+        module, program, threads = self.module, self.program, self.threads
         assert program.rows is not None
         self._rows = program.rows
         self._at = RowCursor(program, threads)
-        self._memory = RowMemory(module, program, self._at, self._available, self._pointers)
+        self._memory = RowMemory(module, program, self._at, self.available, self.pointers)
         self._elemental = Elemental(module, self._memory, STEPS)
         self._workspaces = workspaces(module, program, threads)
         parts = (self._elemental, self._memory, self._workspaces)
@@ -116,7 +116,7 @@ class RowSweeps(BlockWriter):
         self._loop(scope, sweep, totals, pieces)
         self._reductions.exchange(scope, totals)
         self._runs.exchange(scope, pieces)
-        for group in sorted(self._groups(sweep.folds), key=lambda each: self._module.number[each.members[0].name]):
+        for group in sorted(self._groups(sweep.folds), key=lambda each: self.module.number[each.members[0].name]):
             self._runs.fold(scope, group)
         for stage in (*sweep.reduces, *sweep.folds, *sweep.pieces, *sweep.single):
             for result in stage.results:
@@ -126,7 +126,7 @@ class RowSweeps(BlockWriter):
                     self._store_single(scope, stage, result)
 
     def _groups(self, stages: Collection[Stage]) -> list[ReduceGroup]:
-        return [group for stage in stages for group in groups(self._module, stage)]
+        return [group for stage in stages for group in groups(self.module, stage)]
 
     def _loop(self, scope: Scope, sweep: _Sweep, totals: Collection[RowTotal], pieces: Mapping[str, RowTotal]) -> None:
         """What is computed of each column: stored and kept values, and parts of reductions."""
@@ -137,7 +137,7 @@ class RowSweeps(BlockWriter):
             if each.instruction in self._columns.totals
         ]
         for result in sweep.wide_results:
-            scope.comment(f"{self._module[result.instruction]}{kept(result)}")
+            scope.comment(f"{self.module[result.instruction]}{kept(result)}")
         if not (sweep.wide or totals or columns or pieces):
             return
         with self._at.columns(scope, RowPlace.WIDE) as (packing, element):
@@ -157,7 +157,7 @@ class RowSweeps(BlockWriter):
 
     def _result(self, packing: Scope, element: Scope, result: StageResult) -> None:
         name = result.instruction
-        written = element.stored(type_of(self._module[name]), self._reductions.value(element, name))
+        written = element.stored(type_of(self.module[name]), self._reductions.value(element, name))
         if Registers() in result.homes:
             element.line(cpp("{}[{}] = {};", self._memory.kept[name], element.index(self._at.held), written))
         if result.stored is not None:
@@ -166,7 +166,7 @@ class RowSweeps(BlockWriter):
     def _store_single(self, scope: Scope, stage: Stage, result: StageResult) -> None:
         """A number per row, or a few: its first lane stores them."""
         assert result.stored is not None
-        instruction, at = self._module[result.instruction], self._at
+        instruction, at = self.module[result.instruction], self._at
         self._memory.pointers[result.stored.buffer] = True
         conditions = [cpp("{} == 0", at.lane)] if self._rows.lanes > 1 else []
         conditions += [at.inside] if at.inside else []

@@ -26,7 +26,7 @@ from fusiond_stitching.codegen.indexed import start_index
 from fusiond_stitching.codegen.loop_nests import STEPS, LoopNests
 from fusiond_stitching.codegen.reduction import WARP, shuffled
 from fusiond_stitching.codegen.scope import Scope
-from fusiond_stitching.frontend.graph import HloInstruction, HloModule
+from fusiond_stitching.frontend.graph import HloInstruction
 from fusiond_stitching.frontend.scan_loop import Loop
 from fusiond_stitching.frontend.scans import MOST_HELD
 
@@ -40,7 +40,7 @@ class Scans(LoopNests):
     """Writes the block program of a loop."""
 
     def _stage(self, scope: Scope, stage: Stage) -> None:
-        loop = self._module[stage.results[0].instruction].attributes["loop"]
+        loop = self.module[stage.results[0].instruction].attributes["loop"]
         scope.comment(f"{loop.name}: {loop.trips} trips of {loop.body.name}")
         scope.function.unrolled = MOST_HELD
         with (
@@ -48,12 +48,8 @@ class Scans(LoopNests):
             self._valid(inner, stage, element) as (body, indices),
         ):
             own = [body.variable("own", body.index(each), dim) for each, dim in zip(indices, loop.axes, strict=True)]
-            results = {each.instruction: self._module[each.instruction] for each in stage.results}
+            results = {each.instruction: self.module[each.instruction] for each in stage.results}
             _Thread(self, results, body, tuple(own)).write()
-
-    @property
-    def module(self) -> HloModule:
-        return self._module
 
     def operand(self, scope: Scope, name: str, indices: Indices) -> Code:
         """An element of what the loop begins with, or reads."""
@@ -61,7 +57,7 @@ class Scans(LoopNests):
 
     def put(self, scope: Scope, result: str, indices: Indices, value: Code) -> None:
         """Puts an element of a result into its buffer."""
-        self.store(scope, result, linear(indices, self._module[result].dims), value)
+        self.store(scope, result, linear(indices, self.module[result].dims), value)
 
 
 class _ScanBody(Elemental):

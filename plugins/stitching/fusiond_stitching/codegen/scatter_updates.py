@@ -36,7 +36,7 @@ class Updates(LoopNests):
 
     def _stage(self, scope: Scope, stage: Stage) -> None:
         (result,) = stage.results
-        scatter = self._module[result.instruction]
+        scatter = self.module[result.instruction]
         home = result.stored
         assert home is not None
         scope.comment(f"{scatter}{kept(result)}, an update at a time")
@@ -61,7 +61,7 @@ class Updates(LoopNests):
     def _run(self, scope: Scope, scatter: HloInstruction, home: Global, indices: Indices) -> None:
         """All updates of a run, where this is its first one. (Those that fall on no element come last.)"""
         own, *window = indices
-        kind, count = type_of(scatter), self._module[scatter.operands[2]].dims[0]
+        kind, count = type_of(scatter), self.module[scatter.operands[2]].dims[0]
         conditions, place = self._target(scope, scatter, indices)
         first = scope.function.fresh("first")
         scope.line(cpp("bool {} = true;", first))
@@ -85,7 +85,7 @@ class Updates(LoopNests):
 
     def _target(self, scope: Scope, scatter: HloInstruction, indices: Indices) -> tuple[list[Code], list[Index | Code]]:
         """(the conditions under which an update falls on an element, that element's place in the operand)."""
-        _, starts, updates = self._module.operands(scatter)
+        _, starts, updates = self.module.operands(scatter)
         numbers, dims = scatter.attributes, scatter.dims
         vector, window_dims = numbers["index_vector_dim"], numbers["update_window_dims"]
         batching = dict(zip(numbers["input_batching_dims"], numbers["scatter_indices_batching_dims"], strict=True))
@@ -114,7 +114,7 @@ class Updates(LoopNests):
 
     def _element(self, scope: Scope, scatter: HloInstruction, home: Global, coordinates: Indices) -> Code:
         """An element of the result, which is written."""
-        self._pointers[home.buffer] = True
+        self.pointers[home.buffer] = True
         return cpp("{}[{}]", hole(home.buffer), scope.index(linear(coordinates, scatter.dims)))
 
     def _apply(self, scope: Scope, scatter: HloInstruction, target: Code, value: Code) -> None:

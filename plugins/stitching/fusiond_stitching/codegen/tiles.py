@@ -23,30 +23,30 @@ class Tiles(LoopNests):
     """Buffer's value and place in it -> the place in shared memory where that lies."""
 
     def place(self, scope: Scope, name: str, indices: Indices) -> Code | None:
-        known = self._found.get((name, linear(indices, self._module[name].dims)))
+        known = self._found.get((name, linear(indices, self.module[name].dims)))
         return known if known is not None else super().place(scope, name, indices)
 
     def _stage(self, scope: Scope, stage: Stage) -> None:
         self._found = {}
-        tile = self._program.tile
+        tile = self.program.tile
         assert tile is not None
-        results = [self._module[each.instruction] for each in stage.results]
+        results = [self.module[each.instruction] for each in stage.results]
         for each in stage.results:
-            scope.comment(f"{self._module[each.instruction]}  -> {self._module.buffer_of(each.instruction)}")
+            scope.comment(f"{self.module[each.instruction]}  -> {self.module.buffer_of(each.instruction)}")
         lane = scope.variable("lane", cpp("threadIdx.x % {}", SIDE), SIDE)
-        line = scope.variable("line", cpp("threadIdx.x / {}", SIDE), self._threads // SIDE)
+        line = scope.variable("line", cpp("threadIdx.x / {}", SIDE), self.threads // SIDE)
         pointers, offset = [], 0
         for name in tile.reads:
-            pointers.append(scope.shared(type_of(self._module[name]), "tile", offset))
-            offset += tiles.tile_bytes(self._module, name)
+            pointers.append(scope.shared(type_of(self.module[name]), "tile", offset))
+            offset += tiles.tile_bytes(self.module, name)
         with self._lines(scope, stage, lane, line, turned=True) as (body, indices, own):
-            reads = tiles.transposed(self._module, results, tile, self._available, indices)
+            reads = tiles.transposed(self.module, results, tile, self.available, indices)
             for (name, place), pointer in zip(reads, pointers, strict=True):
                 to = body.index(own * PITCH + lane)
                 body.line(cpp("{}[{}] = {}[{}];", pointer, to, self._read(name), body.index(place)))
         scope.line(BARRIER)
         with self._lines(scope, stage, lane, line, turned=False) as (body, indices, own):
-            reads = tiles.transposed(self._module, results, tile, self._available, indices)
+            reads = tiles.transposed(self.module, results, tile, self.available, indices)
             for key, pointer in zip(reads, pointers, strict=True):
                 self._found[key] = cpp("{}[{}]", pointer, body.index(lane * PITCH + own))
             for result in results:
@@ -60,10 +60,10 @@ class Tiles(LoopNests):
     ) -> Iterator[tuple[Scope, tuple[Index, ...], Index]]:
         """The elements of the block's tile, a line of them by each warp; the lanes lie along the last dimension, or
         along the tile's own (`turned`). Yields the element's indices, and the number of the line."""
-        tile = self._program.tile
+        tile = self.program.tile
         assert tile is not None
         assert isinstance(stage.chunk, BoxChunk)
-        step = self._threads // SIDE
+        step = self.threads // SIDE
         scope.function.unrolled = SIDE
         across, along = (tile.dim, len(tile.dims) - 1) if turned else (len(tile.dims) - 1, tile.dim)
         with loop(scope, SIDE // step, "k") as (turn, k):

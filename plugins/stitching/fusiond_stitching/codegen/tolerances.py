@@ -96,9 +96,7 @@ def _is_exact(module: HloModule, each: HloInstruction) -> bool:
 
 def _values(each: HloInstruction) -> tuple[str, ...]:
     """The operands that a result's values come from: no predicate, no init value."""
-    if each.opcode == "reduce":
-        return each.operands[: len(each.operands) // 2]
-    return each.operands[1:] if each.opcode == "select" else each.operands
+    return each.operands[1:] if each.opcode == "select" else each.values
 
 
 def _operation(each: HloInstruction) -> str | None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from fusiond_stitching.frontend.graph import Computation, HloInstruction
+from fusiond_stitching.frontend.graph import Computation, HloInstruction, topological
 from fusiond_stitching.frontend.hlo import ArrayShape
 
 Add: TypeAlias = Callable[[str, str, ArrayShape, Sequence[str], Mapping[str, Any]], str]
@@ -49,6 +49,19 @@ class Builder(ABC):
                 given = (names[name] for name in each.operands)
                 names[each.name] = self.add(each.opcode, each.dtype, dims, *given, **each.attributes)
         return names[computation.results[0]]
+
+
+def rewritten(
+    given: Mapping[str, HloInstruction],
+    foreign: Mapping[str, str],
+    steps: Callable[[HloInstruction], list[HloInstruction] | None],
+) -> dict[str, HloInstruction]:
+    """A graph with other steps in place of some instructions, the last of each under its name."""
+    found: dict[str, HloInstruction] = {}
+    for each in topological(given.values()):
+        made = None if each.name in foreign else steps(each)
+        found |= {step.name: step for step in made or [each]}
+    return found
 
 
 class Expansion(Builder):

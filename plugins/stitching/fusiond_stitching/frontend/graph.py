@@ -58,22 +58,10 @@ from fusiond.model.language import dtypes
 from fusiond.model.nouns import frozen
 
 DTYPES: Mapping[str, str] = {
-    "pred": "bool",
-    "s8": "int8",
-    "u8": "uint8",
-    "s16": "int16",
-    "u16": "uint16",
-    "s32": "int32",
-    "u32": "uint32",
-    "s64": "int64",
-    "u64": "uint64",
-    "f8e4m3fn": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "f64": "float64",
-}
+    "pred": "bool", "s8": "int8", "u8": "uint8", "s16": "int16", "u16": "uint16", "s32": "int32", "u32": "uint32",
+    "s64": "int64", "u64": "uint64", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f16": "float16",
+    "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+}  # fmt: skip
 """HLO's element types -> a Program's."""
 
 BYTES: Mapping[str, int] = {name: dtypes.DTYPES[each].bytes for name, each in DTYPES.items()}
@@ -162,6 +150,11 @@ class HloInstruction:
             name=name or self.name, opcode=opcode, dtype=dtype or self.dtype, dims=self.dims if dims is None else dims,
             operands=operands, attributes=frozen(attributes), where=self.where,
         )  # fmt: skip
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The operands that are gone through: of a reduce, not the init values."""
+        return self.operands[: len(self.operands) // 2] if self.opcode == "reduce" else self.operands
 
     @property
     def shape(self) -> str:

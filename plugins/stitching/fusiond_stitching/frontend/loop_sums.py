@@ -119,7 +119,8 @@ class Sums:
         numbers = summand.attributes
         if summand.opcode == "add":
             return self._total_of_parts(summand)
-        if not all(self._fits(name) for name in summand.operands):
+        room = MOST_LAID * sum(each.size_bytes for each in self.operands)
+        if any(self._maps.trips * each.size_bytes > room for each in self.body.operands(summand)):
             return None
         if summand.opcode == "dot" and not numbers["lhs_batch"]:
             operands = [self._all_trips(name) for name in summand.operands]
@@ -158,10 +159,6 @@ class Sums:
     def _zero(self, each: HloInstruction) -> bool:
         each = behind(self.body, each.name, "broadcast")
         return each.opcode == "constant" and not any(each.attributes["values"])
-
-    def _fits(self, name: str) -> bool:
-        whole = self._maps.trips * self.body[name].size_bytes
-        return whole <= MOST_LAID * sum(each.size_bytes for each in self.operands)
 
     def _all_trips(self, name: str) -> str:
         """A value of all trips, outside: where it is not a map, the loop stores it."""

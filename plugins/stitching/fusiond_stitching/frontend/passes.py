@@ -243,13 +243,6 @@ def store_for_dots(graph: HloGraph) -> HloGraph:
 
 
 PASSES: tuple[Pass, ...] = (
-    select_scatters,
-    place_windows,
-    leave_scatters,
-    sink_gathers,
-    simplify,
-    drop_unit_dims,
-    simplify,
-    own_outputs,
+    select_scatters, place_windows, leave_scatters, sink_gathers, simplify, drop_unit_dims, simplify, own_outputs,
     store_for_dots,
-)
+)  # fmt: skip

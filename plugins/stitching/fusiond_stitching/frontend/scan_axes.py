@@ -7,7 +7,7 @@ reduced, shifted or cut on the way stays inside a thread where it is short, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond_stitching.frontend import loop_bodies
@@ -62,7 +62,8 @@ class Axes:
         self.axes: list[tuple[str, int]] = []
         self.possible = True
         starts = (name for each in stacked for name in each.operands[2:])
-        self.live = self._live([*carries.values(), *self.updates, *starts])
+        roots, after = [*carries.values(), *self.updates, *starts], {name: (at,) for name, at in self.after.items()}
+        self.live = reached(roots, lambda name: (*body[name].operands, *after.get(name, ())))
         self.carried = (*carries, *(each for each in self.after if each in self.live))
         self.laid = tuple(each for loop in inner for each in loop.stacked if each in self.live)
         """What loops in the body store."""
@@ -129,10 +130,6 @@ class Axes:
                 continue
             total += self.body.inputs(each) * self.inside_elements(each.name)
         return total
-
-    def _live(self, roots: Sequence[str]) -> set[str]:
-        after = {name: (last,) for name, last in self.after.items()}
-        return reached(roots, lambda name: (*self.body[name].operands, *after.get(name, ())))
 
     def _varying(self, numbers: frozenset[str]) -> set[str]:
         """What depends on the state, but for what is known of it before: that is the same for all threads."""
@@ -318,13 +315,13 @@ def kept_by_blocks(axes: Axes, places: ScanPartition) -> tuple[str, ...] | str:
     for each in body.instructions:
         if each.name not in axes.live or each.opcode not in ("dot", "reduce"):
             continue
-        varying = [name for name in _values(each) if name in axes.varying]
+        varying = [name for name in each.values if name in axes.varying]
         if not varying:
             if each.opcode == "dot":
                 return f"the product {each.name!r} could be computed before the loop"
             continue
         if each.opcode == "dot":
-            read += sum(axes.inside_elements(name) * BYTES[body[name].dtype] for name in _values(each)
+            read += sum(axes.inside_elements(name) * BYTES[body[name].dtype] for name in each.values
                         if name not in axes.varying)  # fmt: skip
         elif axes.inside_elements(each.operands[0]) > MOST_SUMMED:
             return f"it reduces more than {MOST_SUMMED} numbers for a row"
@@ -339,8 +336,3 @@ def kept_by_blocks(axes: Axes, places: ScanPartition) -> tuple[str, ...] | str:
     if needed > MOST_SHARED:
         return f"a row of its state needs {needed >> 10} KB of shared memory ({MOST_SHARED >> 10} at most)"
     return tuple(found)
-
-
-def _values(each: HloInstruction) -> Iterator[str]:
-    """What a dot or a reduce goes through."""
-    yield from each.operands if each.opcode == "dot" else each.operands[: len(each.operands) // 2]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from fusiond.model.nouns import frozen
 from fusiond_stitching.frontend.graph import ELEMENTWISE, HloInstruction, HloModule, topological
@@ -26,16 +27,16 @@ def with_users(
     return found
 
 
+@dataclass
 class _Users:
-    def __init__(
-        self, found: dict[str, HloInstruction], foreign: Mapping[str, str], outputs: frozenset[str], name: str
-    ) -> None:
-        self.found = found
-        self.foreign = foreign
-        self.outputs = outputs
-        self.results = [
-            each for each in found.values() if each.opcode == "scan" and each.attributes["loop"].name == name
-        ]
+    found: dict[str, HloInstruction]
+    foreign: Mapping[str, str]
+    outputs: frozenset[str]
+    name: str  #: The loop's
+
+    def __post_init__(self) -> None:
+        scans = (each for each in self.found.values() if each.opcode == "scan")
+        self.results = [each for each in scans if each.attributes["loop"].name == self.name]
         self.loop = self.results[0].attributes["loop"]
         self.stacked = {
             each.name: self.loop.body[each.attributes["result"]]

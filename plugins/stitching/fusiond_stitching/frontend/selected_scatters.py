@@ -17,22 +17,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fusiond_stitching.frontend import constant_numbers
-from fusiond_stitching.frontend.building import Rewriting
-from fusiond_stitching.frontend.graph import HloInstruction, topological
+from fusiond_stitching.frontend.building import Rewriting, rewritten
+from fusiond_stitching.frontend.graph import HloInstruction
 
 REACH = {"s8": 2**7, "u8": 2**8, "s16": 2**15, "u16": 2**16, "s32": 2**31, "u32": 2**32, "s64": 2**63, "u64": 2**64}
 
 
 def selected(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> dict[str, HloInstruction]:
     """The same instructions, with selects in the place of such scatters, under their names."""
-    found: dict[str, HloInstruction] = {}
-    for each in topological(given.values()):
-        steps = None
-        if each.opcode == "scatter" and each.name not in foreign:
-            steps = _Select(each, given).steps(_counted(given, each))
-        for step in steps or [each]:
-            found[step.name] = step
-    return found
+
+    def steps(each: HloInstruction) -> list[HloInstruction] | None:
+        return _Select(each, given).steps(_counted(given, each)) if each.opcode == "scatter" else None
+
+    return rewritten(given, foreign, steps)
 
 
 class ScatterRewriting(Rewriting):

@@ -309,19 +309,7 @@ def _dynamic_update(instruction: HloInstruction, operands: Sequence[HloInstructi
 
 
 _CHECKS: dict[str, Callable[[HloInstruction, Sequence[HloInstruction]], str]] = {
-    "iota": _iota,
-    "reshape": _reshape,
-    "broadcast": _broadcast,
-    "transpose": _transpose,
-    "reverse": _reverse,
-    "slice": _slice,
-    "pad": _pad,
-    "window": _window,
-    "concatenate": _concatenate,
-    "reduce": _reduce,
-    "dot": _dot,
-    "gather": _gather,
-    "scatter": _scatter,
-    "dynamic-slice": _dynamic_slice,
-    "dynamic-update-slice": _dynamic_update,
-}
+    "iota": _iota, "reshape": _reshape, "broadcast": _broadcast, "transpose": _transpose, "reverse": _reverse,
+    "slice": _slice, "pad": _pad, "window": _window, "concatenate": _concatenate, "reduce": _reduce, "dot": _dot,
+    "gather": _gather, "scatter": _scatter, "dynamic-slice": _dynamic_slice, "dynamic-update-slice": _dynamic_update,
+}  # fmt: skip

@@ -15,22 +15,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusiond_stitching.frontend import constant_numbers
-from fusiond_stitching.frontend.graph import HloInstruction, topological
+from fusiond_stitching.frontend.building import rewritten
+from fusiond_stitching.frontend.graph import HloInstruction
 from fusiond_stitching.frontend.selected_scatters import REACH, ScatterRewriting
 
 
 def placed(given: Mapping[str, HloInstruction], foreign: Mapping[str, str]) -> dict[str, HloInstruction]:
     """The same instructions, with such windows cut out and put in by their places."""
-    found: dict[str, HloInstruction] = {}
-    for each in topological(given.values()):
-        steps: list[HloInstruction] | None = None
-        if each.name not in foreign and each.opcode == "scatter":
-            steps = _Window(each, given).steps(constant_numbers.elements(given, each.operands[1]))
-        elif each.name not in foreign and each.opcode == "dynamic-slice":
-            steps = _cut(each, given)
-        for step in steps or [each]:
-            found[step.name] = step
-    return found
+
+    def steps(each: HloInstruction) -> list[HloInstruction] | None:
+        if each.opcode == "scatter":
+            return _Window(each, given).steps(constant_numbers.elements(given, each.operands[1]))
+        return _cut(each, given) if each.opcode == "dynamic-slice" else None
+
+    return rewritten(given, foreign, steps)
 
 
 def _cut(each: HloInstruction, given: Mapping[str, HloInstruction]) -> list[HloInstruction] | None:

@@ -30,15 +30,12 @@ def workspaces(module: HloModule, program: BlockProgram, threads: int) -> Mappin
     found: dict[str, Workspace] = {}
     begun: list[object] = []
     offset = 0
-    for stage, each in ((stage, module[each.instruction]) for stage in program.stages for each in stage.results):
-        if (
-            stage.reduction is None
-            or each.opcode != "reduce"
-            or (each.operands, each.attributes["computation"]) in begun
-        ):
+    for each, stage in [(module[one.instruction], stage) for stage in program.stages for one in stage.results]:
+        reduction, key = stage.reduction, (each.operands, each.attributes.get("computation"))
+        if reduction is None or each.opcode != "reduce" or key in begun:
             continue
-        begun.append((each.operands, each.attributes["computation"]))
-        if not stage.reduction.inner:
+        begun.append(key)
+        if not reduction.inner:
             slots = rows.columns_per_block * (power_of_two(at_once) // 2)
         elif stage.place is RowPlace.PIECE:
             warps = rows.lanes // WARP

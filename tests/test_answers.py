@@ -28,13 +28,7 @@ ONE = "strategy: toy\nsearch: {trials: 1}\n"
 
 
 def tuned(
-    store: Store,
-    registry: Registry,
-    text: str = FULL,
-    *,
-    kind: str = "tune",
-    search: Mapping[str, Any] | None = None,
-    **options: Any,
+    store: Store, registry: Registry, text: str = FULL, *, kind: str = "tune", search: Any = None, **options: Any
 ) -> tuple[JobRow, Record, list[Event]]:
     """Run a job; its row, the answer of today, and what was said."""
     (job,) = jobs.read("toy.yaml", text)

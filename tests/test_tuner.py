@@ -130,12 +130,7 @@ def test_a_deadly_candidate_kills_only_the_child(store: Store, fakes: Registry, 
     ],
 )
 def test_the_winner_is_sanitized_if_the_job_asks(
-    store: Store,
-    fakes: Registry,
-    caplog: pytest.LogCaptureFixture,
-    fault: str,
-    config: dict[str, int] | None,
-    says: str,
+    store: Store, fakes: Registry, caplog: pytest.LogCaptureFixture, fault: str, config: Any, says: str
 ) -> None:
     """A winner in which something is found is struck out, and the next one takes its place."""
     text = f'strategy: toy\nfaults: {{"3,5": "{fault}"}}\nsearch: {{sanitize: true}}\n'

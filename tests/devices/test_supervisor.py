@@ -28,9 +28,12 @@ from fusiond.testing.fakes import FakeProvider, fake_program
 
 PLAN = Sampling(purpose=Purpose.SEARCH)
 
+References = tuple[tuple[int, str], ...]
+Bundle = Callable[..., str]
+
 
 @pytest.fixture
-def bundle(tmp_path: Path) -> Callable[..., str]:
+def bundle(tmp_path: Path) -> Bundle:
     def make(fault: str = "", cost_us: float = 10.0) -> str:
         made = fake_program("s", cost_us, fault)
         binary = FakeProvider().build(made.sources[0], "fake")
@@ -51,7 +54,7 @@ def supervisor() -> Iterator[Supervisor]:
 
 
 @pytest.fixture
-def references(supervisor: Supervisor, bundle: Callable[..., str], tmp_path: Path) -> tuple[tuple[int, str], ...]:
+def references(supervisor: Supervisor, bundle: Bundle, tmp_path: Path) -> References:
     found = []
     for seed in (0, 1):
         path = str(tmp_path / f"{seed}.npz")
@@ -66,9 +69,7 @@ def child_of(supervisor: Supervisor) -> int:
 
 
 @pytest.mark.slow
-def test_a_good_program_is_checked_and_sampled(
-    supervisor: Supervisor, bundle: Callable[..., str], references: tuple[tuple[int, str], ...]
-) -> None:
+def test_a_good_program_is_checked_and_sampled(supervisor: Supervisor, bundle: Bundle, references: References) -> None:
     assert supervisor.call(CheckRequest(bundle=bundle(cost_us=5), references=references), 30) == Checked(worst=0.0)
     found = supervisor.call(SampleRequest(candidate=bundle(cost_us=5), baseline=bundle(cost_us=10), plan=PLAN), 30)
     assert isinstance(found, Measurement)
@@ -97,8 +98,8 @@ def test_a_good_program_is_checked_and_sampled(
 )
 def test_each_way_to_go_wrong_has_its_outcome_and_costs_nobody_else(
     supervisor: Supervisor,
-    bundle: Callable[..., str],
-    references: tuple[tuple[int, str], ...],
+    bundle: Bundle,
+    references: References,
     fault: str,
     outcome: Outcome,
     reason: str,
@@ -118,7 +119,7 @@ def test_each_way_to_go_wrong_has_its_outcome_and_costs_nobody_else(
 
 
 def test_what_python_prints_as_it_dies_is_no_message(
-    bundle: Callable[..., str], references: tuple[tuple[int, str], ...], monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, references: References, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last line that the program itself wrote, and not the interpreter's list of its modules."""
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
@@ -130,7 +131,7 @@ def test_what_python_prints_as_it_dies_is_no_message(
 
 
 @pytest.mark.slow
-def test_a_child_that_hangs_is_gone_at_the_timeout(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
+def test_a_child_that_hangs_is_gone_at_the_timeout(supervisor: Supervisor, bundle: Bundle) -> None:
     supervisor.call(SampleRequest(candidate=bundle(), baseline=None, plan=PLAN), 30)
     child = child_of(supervisor)
     begun = time.monotonic()
@@ -141,7 +142,7 @@ def test_a_child_that_hangs_is_gone_at_the_timeout(supervisor: Supervisor, bundl
 
 
 def test_time_for_which_this_process_was_stopped_is_not_the_childs(
-    supervisor: Supervisor, bundle: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after Ctrl-Z and `fg`: when it looks again, the time is long up, and the answer lies in the pipe or comes."""
     supervisor.call(SampleRequest(candidate=bundle(), baseline=None, plan=PLAN), 30)
@@ -163,14 +164,14 @@ def test_time_for_which_this_process_was_stopped_is_not_the_childs(
 
 @pytest.mark.slow
 def test_a_child_killed_from_outside_is_replaced_without_a_word_to_the_candidate(
-    supervisor: Supervisor, bundle: Callable[..., str], references: tuple[tuple[int, str], ...]
+    supervisor: Supervisor, bundle: Bundle, references: References
 ) -> None:
     os.kill(child_of(supervisor), signal.SIGKILL)
     assert supervisor.call(CheckRequest(bundle=bundle(), references=references), 30) == Checked(worst=0.0)
     assert supervisor.replaced <= 1
 
 
-def test_fresh_makes_the_next_call_the_first_of_a_new_child(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
+def test_fresh_makes_the_next_call_the_first_of_a_new_child(supervisor: Supervisor, bundle: Bundle) -> None:
     request = SampleRequest(candidate=bundle(), baseline=None, plan=PLAN)
     supervisor.call(request, 30)
     first = child_of(supervisor)
@@ -196,7 +197,7 @@ def test_a_device_that_cannot_be_opened_is_an_error_with_its_reason() -> None:
         supervisor.close()
 
 
-def test_a_bundle_that_is_gone_is_no_programs_fault(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
+def test_a_bundle_that_is_gone_is_no_programs_fault(supervisor: Supervisor, bundle: Bundle) -> None:
     with pytest.raises(MachineFault, match="/nowhere is not a bundle any more"):
         supervisor.call(SampleRequest(candidate="/nowhere", baseline=None, plan=PLAN), 30)
     torn = Path(bundle(cost_us=7))
@@ -209,7 +210,7 @@ def test_a_bundle_that_is_gone_is_no_programs_fault(supervisor: Supervisor, bund
 
 @pytest.mark.slow
 def test_an_answer_that_makes_no_sense_is_the_programs_fault(
-    supervisor: Supervisor, bundle: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    supervisor: Supervisor, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = SampleRequest(candidate=bundle(), baseline=None, plan=PLAN)
     for nonsense in ('{"is": "Nonsense"}', "hello", "[1]", '{"is": "MeasureFailed", "outcome": "odd"}'):
@@ -226,7 +227,7 @@ def test_an_answer_that_makes_no_sense_is_the_programs_fault(
     assert isinstance(supervisor.call(request, 30), Measurement)
 
 
-def test_ctrl_c_is_not_for_the_child(supervisor: Supervisor, bundle: Callable[..., str]) -> None:
+def test_ctrl_c_is_not_for_the_child(supervisor: Supervisor, bundle: Bundle) -> None:
     request = SampleRequest(candidate=bundle(), baseline=None, plan=PLAN)
     supervisor.call(request, 30)
     child = child_of(supervisor)
@@ -268,7 +269,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 @pytest.mark.usefixtures("quick")
 def test_a_child_that_dies_as_it_starts_is_replaced(
-    bundle: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Seven deaths in a row are nobody's fault; with the eighth the machine's turn has come."""
     dying = Dying(tmp_path, how, supervising.STARTS - 1)
@@ -294,8 +295,8 @@ def test_a_child_that_dies_as_it_starts_is_replaced(
 @pytest.mark.parametrize(("kills", "strikes"), [([5, 6], 2), ([5, 5, 5, 5], 4), ([None, None], 2)])
 def test_a_request_loses_fewer_children_where_the_memory_ran_out(
     supervisor: Supervisor,
-    bundle: Callable[..., str],
-    references: tuple[tuple[int, str], ...],
+    bundle: Bundle,
+    references: References,
     monkeypatch: pytest.MonkeyPatch,
     kills: list[int | None],
     strikes: int,
@@ -326,7 +327,7 @@ supervisor.call(protocol.Reference(bundle=sys.argv[2], seed=0, outputs=sys.argv[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("busy", ["hang", ""])
-def test_the_child_ends_with_a_parent_that_is_killed(bundle: Callable[..., str], busy: str) -> None:
+def test_the_child_ends_with_a_parent_that_is_killed(bundle: Bundle, busy: str) -> None:
     """kill -9 on fusiond: nothing is left that holds the device, even in the middle of a kernel."""
     command = [sys.executable, "-c", PARENT + ("" if busy else "import time; time.sleep(60)"), bundle(), bundle(busy)]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

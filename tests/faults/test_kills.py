@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -73,13 +74,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> object:
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.sampled(8)
 def test_children_that_die_at_one_step_change_nothing(
-    store: Store,
-    mortals: Registry,
-    calm: object,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    deaths: int,
+    store: Store, mortals: Registry, calm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, deaths: int
 ) -> None:
     count = tmp_path / "deaths"
     deaths = 5 if step == "starting" else deaths
@@ -132,12 +127,7 @@ def _is_worker(process: psutil.Process) -> bool:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(2, 22))])
 def test_children_that_are_killed_at_random_change_nothing(
-    store: Store,
-    fakes: Registry,
-    calm: object,
-    monkeypatch: pytest.MonkeyPatch,
-    seed: int,
-    caplog: pytest.LogCaptureFixture,
+    store: Store, fakes: Registry, calm: object, monkeypatch: pytest.MonkeyPatch, seed: int, caplog: Any
 ) -> None:
     monkeypatch.setattr(supervising, "MOST_PAUSE_SECS", 0.0)
     with caplog.at_level(logging.ERROR), Killer(seed, 0.8, 8 if seed == 1 else 40) as killer:

@@ -19,11 +19,7 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook"
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("llama_layer", marks=pytest.mark.campaign), "optimizer_step"])
 def test_an_example(
-    name: str,
-    answered: Callable[..., Any],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    name: str, answered: Callable[..., Any], capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     answered()
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -107,12 +107,7 @@ def filled(gpu: Any, of: Program) -> Loaded:
 
 
 def finals(
-    gpu: Any,
-    planted: float,
-    span_us: float,
-    seed: int,
-    clocks: Callable[[random.Random], Corners],
-    plan: Sampling = FINAL,
+    gpu: Any, planted: float, span_us: float, seed: int, clocks: Callable[..., Corners], plan: Sampling = FINAL
 ) -> Any:
     """What the processes of the finals measure: a candidate that is so much faster than its baseline."""
     draw = random.Random(seed)

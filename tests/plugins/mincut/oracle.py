@@ -5,6 +5,7 @@ against SciPy and np.pad in test_oracle.py.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,12 +116,7 @@ def pixels(
 
 
 def _value(
-    expr: Expr,
-    kernel: ImageKernel,
-    images: Images,
-    names: Mapping[str, Array],
-    shape: tuple[int, int],
-    channel: int = 0,
+    expr: Expr, kernel: ImageKernel, images: Images, names: Mapping[str, Any], shape: tuple[int, int], channel: int = 0
 ) -> Array:
     def of(each: Expr) -> Array:
         return _value(each, kernel, images, names, shape, channel)

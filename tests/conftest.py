@@ -12,11 +12,15 @@ from hypothesis import settings
 
 from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
+from fusiond.devices.cpu import interpreted
+from fusiond.devices.cpu.executor import CpuExecutor
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.devices.timing import Sampling
 from fusiond.model.events import Events
+from fusiond.model.inputs.fills import initial
 from fusiond.model.nouns import Job
-from fusiond.model.outcomes import JobState
+from fusiond.model.outcomes import BuildFailed, JobState
+from fusiond.model.program import Program
 from fusiond.requests import planning
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
@@ -79,6 +83,21 @@ def run_job(
     row = tuner.submit(store, registry, job)
     store.claim("test", job=row.id)
     return row, tuner.Tuner(store, registry, Events(*listeners), **options).run(row.id, lambda: False)
+
+
+def ran_on_the_cpu(program: Program, seed: int) -> Any:
+    """A program on the cpu device, in this process, after a checked run over its own data."""
+    binaries = {}
+    for source in program.sources:
+        path = interpreted.build(source)
+        assert not isinstance(path, BuildFailed), path
+        binaries[source.name] = path
+    loaded = CpuExecutor().load(program, binaries)
+    for buffer in program.buffers:
+        loaded.write(buffer.name, initial(buffer, seed))
+    loaded.run(seed=seed, checked=True)
+    assert not loaded.broken_guards()
+    return loaded
 
 
 def measure_shortly(patch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,6 @@ from fusiond.strategy.hookspecs import hookimpl
 from fusiond.strategy.space import Parameter, Space
 from tests.conftest import run_job
 
-
 ELEMENTS = 100_000
 
 UNFUSED = """

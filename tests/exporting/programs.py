@@ -226,6 +226,10 @@ def pageable() -> Case:
     return transfers(Memory.PAGEABLE)
 
 
+def added_twice(given: Arrays, _: Mapping[str, int]) -> Arrays:
+    return {"sum": 2 * (given["a"] + given["b"]) + given["b"]}
+
+
 def mapped() -> Case:
     """Kernels that read and write pinned memory of the host, which a host call then goes on with: no copy."""
     n = size("n", 60)
@@ -238,11 +242,7 @@ def mapped() -> Case:
                HostCall(name="twice", source="host", entry="twice", arguments=(pointer("t"), int32(n)), after=("add",)),
                launch("again", "add", n, pointer("t"), pointer("b"), pointer("sum"), after=("twice",), stream=1)),
     )  # fmt: skip
-
-    def expected(given: Arrays, _: Mapping[str, int]) -> Arrays:
-        return {"sum": 2 * (given["a"] + given["b"]) + given["b"]}
-
-    return Case(program=sound(program), sizes={"n": 17}, expected=expected)
+    return Case(program=sound(program), sizes={"n": 17}, expected=added_twice)
 
 
 def managed() -> Case:
@@ -263,11 +263,7 @@ def managed() -> Case:
                HostCall(name="twice", source="host", entry="twice", arguments=(pointer("t"), int32(n))),
                launch("again", "add", n, pointer("t"), pointer("b"), pointer("sum"), after=("twice",), stream=1)),
     )  # fmt: skip
-
-    def expected(given: Arrays, _: Mapping[str, int]) -> Arrays:
-        return {"sum": 2 * (given["a"] + given["b"]) + given["b"]}
-
-    return Case(program=sound(program), sizes={"n": 17}, expected=expected)
+    return Case(program=sound(program), sizes={"n": 17}, expected=added_twice)
 
 
 def parts() -> Case:

@@ -22,8 +22,8 @@ from triton.runtime.jit import _triton_jit_function_registry
 
 from fusiond.build import gxx
 from fusiond.cuda.recording import machines
-from fusiond.model.program import Program
 from fusiond.service.frameworks import launching
+from tests.cuda.recording.interpreted import images
 from tests.exporting.test_ptx import PtxDriver
 
 PACKED = {"i1": "?", "u1": "?", "i8": "b", "u8": "B", "i16": "h", "i32": "i", "u32": "I", "i64": "q", "u64": "Q",
@@ -151,13 +151,6 @@ def installed(monkeypatch: pytest.MonkeyPatch, folder: Path, cache: Path) -> Gpu
     monkeypatch.setattr(CUDABackend, "make_cubin", lambda self, text, *_: text.encode())
     monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
-
-    def images(program: Program, arch: str) -> Any:
-        assert arch == "sm_90"
-        return tuple(each.text.encode() for each in program.sources), tuple(
-            dict.fromkeys(step.entry for step in program.launches)
-        )
-
     monkeypatch.setattr(launching, "built_for_gpu", images)
     for each in _triton_jit_function_registry.values():  # what is compiled there is loaded on another one
         each.device_caches.clear()

@@ -14,21 +14,19 @@ import numpy as np
 import pytest
 
 from fusiond.build import triton as compiler
-from fusiond.devices.cpu.executor import CpuExecutor
-from fusiond.devices.cpu.interpreted import build
 from fusiond.devices.cpu.provider import LIMITS
 from fusiond.model.errors import RequestError
 from fusiond.model.inputs import documents
 from fusiond.model.inputs.fills import initial
 from fusiond.model.language import expressions
 from fusiond.model.nouns import Analysis, Config, Job
-from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Program
 from fusiond.requests import jobs
 from fusiond.requests.jobs import JobInputs
 from fusiond.requests.planning import prepare
 from fusiond.requests.registry import Registry
 from fusiond.strategy import NO_ANSWERS, Target
+from tests.conftest import ran_on_the_cpu
 from tests.triton.members import EVERY, TritonMember
 
 HERE = Path(__file__).parent
@@ -67,16 +65,7 @@ def emitted(registry: Registry, found: Analysis, config: Config) -> Program:
 
 def outputs(program: Program) -> dict[str, np.ndarray]:
     """What the arrays hold after a checked run."""
-    binaries = {}
-    for source in program.sources:
-        path = build(source)
-        assert not isinstance(path, BuildFailed), path
-        binaries[source.name] = path
-    loaded = CpuExecutor().load(program, binaries)
-    for buffer in program.buffers:
-        loaded.write(buffer.name, initial(buffer, SEED))
-    loaded.run(seed=SEED, checked=True)
-    assert not loaded.broken_guards()
+    loaded = ran_on_the_cpu(program, SEED)
     return {each.name: loaded.read(each.name) for each in program.buffers if each.role.compared}
 
 

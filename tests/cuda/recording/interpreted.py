@@ -72,15 +72,29 @@ class Gpu(PtxDriver):
         assert self._launch(function.value, shape, stream, places, cooperative=False) == 0
 
 
+def images(program: Program, arch: str) -> Any:
+    """What is built for the machine: the texts themselves."""
+    assert arch == "sm_90"
+    entries = dict.fromkeys(step.entry for step in program.launches)
+    return tuple(each.text.encode() for each in program.sources), tuple(entries)
+
+
 def installed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Gpu:
     """In the place of fusiond's driver, and of what builds for it."""
     made = Gpu(folder)
     monkeypatch.setattr(machines, "library", made)
-
-    def images(program: Program, arch: str) -> Any:
-        assert arch == "sm_90"
-        entries = dict.fromkeys(step.entry for step in program.launches)
-        return tuple(each.text.encode() for each in program.sources), tuple(entries)
-
     monkeypatch.setattr(launching, "built_for_gpu", images)
     return made
+
+
+class Device:
+    """The device of a machine, as CuPy's and Numba's own are entered and left."""
+
+    def __init__(self, machine: Any, number: int) -> None:
+        self._machine, self.number, self._before = machine, number, machine.device
+
+    def __enter__(self) -> None:
+        self._machine.device = self.number
+
+    def __exit__(self, *_: object) -> None:
+        self._machine.device = self._before

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from fusiond.model.program import Program
 from fusiond.service.frameworks import launching
 
 from ...exporting import driver as stand_in
+from .interpreted import Device
 from .test_launch import SAMPLES, SOURCE, N, states
 
 
@@ -109,19 +111,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
     made = Gpu()
     RawKernel.gpu = made
     Stream.current = [Stream(0)]
-
-    class Device:
-        def __init__(self, number: int) -> None:
-            self.number, self.before = number, made.device
-
-        def __enter__(self) -> None:
-            made.device = self.number
-
-        def __exit__(self, *_: object) -> None:
-            made.device = self.before
-
     runtime = SimpleNamespace(getDevice=lambda: made.device)
-    cuda = SimpleNamespace(get_current_stream=lambda: Stream.current[-1], runtime=runtime, Device=Device)
+    cuda = SimpleNamespace(get_current_stream=lambda: Stream.current[-1], runtime=runtime, Device=partial(Device, made))
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
     monkeypatch.setattr(machines, "library", made.driver)
 

@@ -21,7 +21,7 @@ import pytest
 import fusiond.cuda
 from fusiond.cuda.recording import compiled, numba
 
-from .interpreted import Array, Gpu, KernelData, N, installed
+from .interpreted import Array, Device, Gpu, KernelData, N, installed
 from .test_launch import states
 
 PTX = Path(__file__).parent / "numba"
@@ -103,21 +103,10 @@ COUNT = CUDADispatcher(Kernel("count", Array, Array))
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Gpu]:
     made = Kernel.gpu = installed(monkeypatch, tmp_path)
-
-    class Device:
-        def __init__(self, number: int) -> None:
-            self.number, self.before = number, made.device
-
-        def __enter__(self) -> None:
-            made.device = self.number
-
-        def __exit__(self, *_: object) -> None:
-            made.device = self.before
-
     cuda = SimpleNamespace(
         current_context=lambda: SimpleNamespace(device=SimpleNamespace(id=made.device)),
         get_current_device=lambda: SimpleNamespace(compute_capability=(9, 0)),
-        gpus=[Device(each) for each in range(2)],
+        gpus=[Device(made, each) for each in range(2)],
     )
     monkeypatch.setitem(sys.modules, "numba.cuda", cuda)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "numba.cuda.dispatcher", SimpleNamespace(_Kernel=Kernel))  # type: ignore[arg-type]

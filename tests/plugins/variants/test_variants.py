@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from fusiond.devices.compare import compare
-from fusiond.devices.cpu.executor import CpuExecutor
-from fusiond.devices.cpu.interpreted import build
 from fusiond.devices.cpu.provider import LIMITS
 from fusiond.model.errors import RequestError
 from fusiond.model.gpu.limits import limits
@@ -23,6 +21,7 @@ from fusiond.strategy.space import Parameter, Space, chooser
 from fusiond.testing.strategies import StrategyContract
 from fusiond_variants import space
 from fusiond_variants.strategy import Variants
+from tests.conftest import ran_on_the_cpu
 
 TEXT = "strategy: variants\nvariants: [./plain.yaml, ./each.yaml]\n"
 CPU = Target(arch="cpu", limits=LIMITS, facts=lambda source: None)
@@ -41,17 +40,7 @@ def emitted(found: Analysis, **config: object) -> Program:
 
 
 def outputs(program: Program, seed: int = 4) -> np.ndarray:
-    binaries = {}
-    for source in program.sources:
-        path = build(source)
-        assert not isinstance(path, BuildFailed), path
-        binaries[source.name] = path
-    loaded = CpuExecutor().load(program, binaries)
-    for buffer in program.buffers:
-        loaded.write(buffer.name, initial(buffer, seed))
-    loaded.run(seed=seed, checked=True)
-    assert not loaded.broken_guards()
-    return loaded.read("y")
+    return ran_on_the_cpu(program, seed).read("y")
 
 
 # --- a space of all ---------------------------------------------------------------------------------------

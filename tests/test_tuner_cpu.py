@@ -201,7 +201,6 @@ class FaultyPtx(Faulty):
         return ptx_program(self.bodies[config.text("body")])
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.usefixtures("gxx_here", "short_measuring")
 def test_every_fault_is_its_own_outcome_and_the_answer_travels(tmp_path: Path) -> None:

@@ -193,7 +193,6 @@ def test_static_columns(real: Registry) -> None:
     assert json.loads(json.dumps(found)) == found
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 def test_the_space_is_compiled_once_for_each_text(real: Registry) -> None:
     (pair,) = pairs.chosen(["hist+maxpool"])
@@ -241,7 +240,6 @@ def test_the_page_that_is_kept_is_made_of_the_files_that_are_kept() -> None:
     assert page.PAGE.read_text() == page.render(command.kept())
 
 
-@pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("gxx_here")

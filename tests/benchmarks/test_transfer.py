@@ -40,7 +40,6 @@ def test_the_rows_that_the_text_determines_are_the_catalogues() -> None:
             assert len(first.inputs) == row.inputs, row.name
 
 
-@pytest.mark.slow
 @pytest.mark.campaign
 def test_table_4_is_what_is_kept() -> None:
     """The savings that are kept are those of today's code; times are not compared."""
@@ -100,7 +99,6 @@ def test_the_page_shows_measurements_and_no_emulated_times() -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.slow
 def test_it_runs_on_the_processor(tmp_path: Path, gxx_here: None) -> None:
     assert command.main(["--device", "cpu", "--quick", "--only", "cg", "--out", str(tmp_path)]) == 0
     (file,) = tmp_path.glob("transfer-*.json")

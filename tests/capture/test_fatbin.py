@@ -83,7 +83,6 @@ def test_what_decompresses_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["default", "size", "speed", "balance", "none"])
 def test_of_nvcc(mode: str, tmp_path: Path) -> None:
     toolkit = nvcc.find()

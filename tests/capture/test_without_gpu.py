@@ -253,7 +253,6 @@ def test_a_folder_that_is_no_capture_is_left_alone(run: Run) -> None:
     assert (run.folder / "thesis.tex").exists()
 
 
-@pytest.mark.slow
 def test_cub_and_thrust(run: Run, tmp_path: Path) -> None:
     (tmp_path / "sorting.cu").write_text(SORTING)
     assert run(compiled(tmp_path / "sorting.cu", tmp_path / "sorting")) == 0, run.complained

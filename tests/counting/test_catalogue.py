@@ -63,7 +63,6 @@ def uncontracted(program: Program) -> Program:
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.slow
 @pytest.mark.sampled(25)
 @pytest.mark.parametrize(("strategy", "name"), NAMES, ids=lambda value: value)
 def test_the_ptx_computes_what_the_emulation_does(counting: CountingLibrary, strategy: str, name: str) -> None:
@@ -105,7 +104,6 @@ def test_the_ptx_computes_what_the_emulation_does(counting: CountingLibrary, str
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.slow
 @pytest.mark.sampled(25)
 @pytest.mark.parametrize(("strategy", "name"), NAMES, ids=lambda value: value)
 def test_sampled_launches_of_the_catalogue_are_within_the_error_told(

@@ -102,7 +102,6 @@ extern "C" void host() { %s }
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.slow
 @pytest.mark.usefixtures("counting")
 @pytest.mark.parametrize(
     ("body", "why"),

@@ -123,7 +123,6 @@ def test_what_only_leads_to_values_does_not() -> None:
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.slow
 def test_indices_are_right_in_a_sampled_program(counting: CountingLibrary) -> None:
     """Whole where the indices come from, sampled where they are used; wrong ones would be outside of x."""
     gpu = dataclasses.replace(H100, multiprocessors=4, most_blocks=4, l2_bytes=16 << 10)

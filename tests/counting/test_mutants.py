@@ -47,7 +47,6 @@ MUTANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", MUTANTS)
 def test_broken_libraries_are_found_out(gxx_here: None, shared_cache: Path, tmp_path: Path, name: str) -> None:
@@ -110,7 +109,6 @@ MATRICES = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", MATRICES)
 def test_matrices_that_lie_otherwise_are_found_out(

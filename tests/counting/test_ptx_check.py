@@ -143,7 +143,6 @@ EMULATOR = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if k < 1 else pytest.mark.campaign) for k, name in enumerate(EMULATOR)]

@@ -85,7 +85,6 @@ def _processor_secs() -> float:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.campaign
 def test_the_projects_are_right_as_they_are(registry: Registry, tmp_path: Path) -> None:
     for project in mutants.projects():
@@ -102,7 +101,6 @@ def test_a_sample_of_mutated_files(registry: Registry, tmp_path: Path, capsys: p
     assert min(said.values()) > 2, "both happen"
 
 
-@pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)

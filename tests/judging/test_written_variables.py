@@ -39,7 +39,6 @@ def program(head: str, body: str, symbols: tuple[str, ...] = ()) -> Program:
     )  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("title", TEXTS)
 def test_what_is_written_is_named(title: str) -> None:

@@ -241,7 +241,6 @@ def test_a_flipped_bit_is_noticed(written: Written, tmp_path: Path, make: Any, c
     run(written, tmp_path, make, caplog, range(SAMPLE))
 
 
-@pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(4))

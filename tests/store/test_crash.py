@@ -75,7 +75,6 @@ def check(path: Path, job: str, acknowledged: int) -> None:
         assert len(store.collect_orphans(older_than_secs=-1)) <= 2  # a file without its row, or a part of one
 
 
-@pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.timeout(600)
 def test_many_killed_writers_lose_nothing(tmp_path: Path) -> None:

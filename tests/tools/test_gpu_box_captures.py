@@ -31,7 +31,6 @@ def test_a_program_beside_itself(fake_libcuda: Path, tmp_path: Path, monkeypatch
     assert "holds no capture" in found["plain"]["problem"]
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 def test_what_is_carried(tmp_path: Path) -> None:
     captures.write(tmp_path / "capture", "sm_90")

@@ -144,7 +144,6 @@ def test_a_profilers_memory_is_refused(gpu: Gpu) -> None:
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.slow
 def test_beside_kernels_in_cuda(gpu: Gpu, on_gpu: list[Any], db: Path) -> None:
     """They are fused as PTX: nvcc compiles the other one."""
     data, z = Data(), DeviceArray(np.zeros(N, np.float32))

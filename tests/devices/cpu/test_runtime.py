@@ -554,7 +554,6 @@ def test_the_portable_switch(folder: Path, features: NativeModule) -> None:
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.slow
 @pytest.mark.parametrize("file", ["features.cu", "faults.cu", "races.cu"])
 def test_the_same_kernels_compile_with_nvcc(folder: Path, file: str) -> None:
     toolkit = nvcc.find()

@@ -327,7 +327,6 @@ ARCHITECTURES = [(pair, "sm_90") for pair in PAIRS]
 ARCHITECTURES += [(pair, arch) for pair in (PAIRS[0], PAIRS[-1]) for arch in ("sm_80", "sm_100")]
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize(("pair", "arch"), ARCHITECTURES, ids=str)
 @pytest.mark.sampled(8)

@@ -158,7 +158,6 @@ def test_a_form_gives_what_it_gives_unfused(beside_hist, strategy, same, name):
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FORMS, *FOR_NVCC])
 @pytest.mark.sampled(12)
 def test_nvcc_takes_every_form_and_nothing_leaks(beside_hist, strategy, tmp_path, name):

@@ -108,7 +108,6 @@ def test_many_pairs_of_random_kernels(compare: Compare, chunk: int) -> None:
     assert len(texts) == AT_ONCE
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(1, 40))])

@@ -23,7 +23,6 @@ def test_the_cpu_device_takes_all_headers(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 def test_nvcc_takes_all_headers(tmp_path):
     source = tmp_path / "headers.cu"

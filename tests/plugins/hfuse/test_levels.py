@@ -267,7 +267,6 @@ grid: ["n // block.x"]
 """
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("count", ["0", "__syncthreads_count(v > 9)"])
 def test_who_leaves_early_where_lanes_meet_is_fused_block_by_block(analyse, strategy, same, kernel_file, count):

@@ -71,7 +71,6 @@ TEXT_MUTANTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if k < 1 else pytest.mark.campaign) for k, name in enumerate(TEXT_MUTANTS)]

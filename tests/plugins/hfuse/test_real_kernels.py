@@ -64,7 +64,6 @@ def test_a_pair_gives_what_it_gives_unfused(pair, strategy, same, names):
     same(program, strategy.unfused(analysis, config))
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("names", [*ring(3, COMPILED), ("lud", "softmax")], ids="-".join)
 @pytest.mark.sampled(3)
@@ -80,7 +79,6 @@ def test_a_compiled_pair_gives_what_it_gives_unfused(pair, strategy, runner, nam
         np.testing.assert_allclose(array, wanted[name], rtol=1e-5, err_msg=name)  # sums of atomic operations
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("names", ring(2)[::2], ids="-".join)
 @pytest.mark.sampled(3)

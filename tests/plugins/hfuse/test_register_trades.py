@@ -146,7 +146,6 @@ def test_sides_trade_however_blocks_are_mapped(trading, strategy, h100, more, ta
     assert isinstance(strategy.emit(analysis, config, {}), Program)
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 def test_ptxas_gives_what_was_traded(trading, strategy):
     """No spills at twice the blocks, where the same bounds spill without the trade."""

@@ -45,7 +45,6 @@ def tuned(store: Store, registry: Registry, text: str):
     return row
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.campaign
 def test_three_kernels_from_the_job_to_the_record(tmp_path, machine):

@@ -131,7 +131,6 @@ def test_the_text_is_the_same_for_every_size(harris):
         assert texts[0] == texts[1]
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 @pytest.mark.sampled(4)

@@ -131,7 +131,6 @@ def test_what_is_no_tile_goes_on_as_before(function: Any) -> None:
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "shape", "dtype"),
     [

@@ -121,7 +121,6 @@ def graphs() -> Iterator[Graph]:
     yield graph.build()
 
 
-@pytest.mark.slow
 @pytest.mark.campaign
 def test_every_order_gives_what_the_graph_gives() -> None:
     cut = 0

@@ -245,7 +245,6 @@ def test_large_vectors_are_cut_where_they_are_copied(analyse: Analyse, strategy:
     assert not space.problems(config_with(grouping="min_residency", chunks=4, **cut))
 
 
-@pytest.mark.slow
 @pytest.mark.needs_nvcc
 def test_the_export_is_built_for_a_gpu(analyse: Analyse, strategy: Transfer, tmp_path: Path) -> None:
     program = _program(strategy, analyse(MANAGED_CHAIN), managed="all")

@@ -67,7 +67,6 @@ def allocated(seed: int, graph: Read) -> None:
         is_numpys(drawn, plan, emit.program(plan, execution, name="parts"), seed)
 
 
-@pytest.mark.slow
 def test_allocations_of_pieces(graph: Read) -> None:
     for seed in range(5):
         allocated(seed, graph)

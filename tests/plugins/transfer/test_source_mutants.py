@@ -52,7 +52,6 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(len(MUTANTS)))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,71 +62,31 @@ def test_the_second_time_nothing_is_counted_and_the_label_is_that_of_who_asks(co
     assert counting.calls[0]["gpu"] is H100
 
 
-def _another_program(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return {"program": fake_program("k", 11.0)}
+(STEP,) = PROGRAM.steps
+ASKED: dict[str, dict[str, Any]] = {
+    "another program": {"program": fake_program("k", 11.0)},
+    "another launch": {"program": dataclasses.replace(PROGRAM, steps=(dataclasses.replace(STEP, grid=(2, 1, 1)),))},  # type: ignore[call-arg]
+    "another gpu": {"gpu": H200},
+    "calibrated": {"gpu": H100.calibrated({"copy_gbs": 3000.0})},
+    "another seed": {"seed": 1},
+    "whole": {"budget": None},
+    "smaller budget": {"budget": 1000},
+}
+AROUND: dict[str, tuple[Any, str, Any]] = {
+    "another nvcc": (nvcc, "version", lambda: "13.1.0"),
+    "with nvdisasm": (nvdisasm, "find", lambda: Path("/opt/cuda/bin/nvdisasm")),
+    "another fusiond": (fusiond, "__version__", "99.0"),
+    "other code": (cached, "_code", lambda: "other"),
+}
 
 
-def _another_launch(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    (step,) = PROGRAM.steps
-    return {"program": dataclasses.replace(PROGRAM, steps=(dataclasses.replace(step, grid=(2, 1, 1)),))}  # type: ignore[call-arg]
-
-
-def _another_gpu(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return {"gpu": H200}
-
-
-def _calibrated(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return {"gpu": H100.calibrated({"copy_gbs": 3000.0})}
-
-
-def _another_seed(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return {"seed": 1}
-
-
-def _whole(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return {"budget": None}
-
-
-def _smaller_budget(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return {"budget": 1000}
-
-
-def _another_nvcc(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(nvcc, "version", lambda: "13.1.0")
-    return {}
-
-
-def _with_nvdisasm(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(nvdisasm, "find", lambda: Path("/opt/cuda/bin/nvdisasm"))
-    return {}
-
-
-def _another_fusiond(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(fusiond, "__version__", "99.0")
-    return {}
-
-
-def _other_code(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(cached, "_code", lambda: "other")
-    return {}
-
-
-CHANGES = (
-    _another_program, _another_launch, _another_gpu, _calibrated, _another_seed, _whole, _smaller_budget,
-    _another_nvcc, _with_nvdisasm, _another_fusiond, _other_code,
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=lambda each: each.__name__.strip("_"))
-def test_whatever_decides_it_is_in_the_key(
-    counting: Counting,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[Counting, pytest.MonkeyPatch], dict[str, Any]],
-) -> None:
+@pytest.mark.parametrize("change", [*ASKED, *AROUND])
+def test_whatever_decides_it_is_in_the_key(counting: Counting, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     counting.rows()
-    changed = change(counting, monkeypatch)
+    if change in AROUND:
+        monkeypatch.setattr(*AROUND[change])
     for _ in range(2):
-        assert counting.rows(**changed)[0]["dram_bytes"] == 2
+        assert counting.rows(**ASKED.get(change, {}))[0]["dram_bytes"] == 2
     assert len(counting.calls) == 2
     monkeypatch.undo()
 

@@ -212,10 +212,6 @@ def of_into_cache(values: Values, tokens: int) -> dict[str, Array]:
     return {"cache": cache}
 
 
-def of_greedy(values: Values, rows: int, n: int) -> dict[str, Array]:
-    return {"out": values["logits"].reshape(rows, n).argmax(1)}
-
-
 def of_scan(values: Values, rows: int, n: int) -> dict[str, Array]:
     x, decay = (each.reshape(rows, n) for each in wide(values, "x", "decay"))
     state, found = np.zeros(rows), np.zeros((rows, n))
@@ -277,7 +273,7 @@ KINDS = (
         kernel="greedy",
         sizes=ROWS,
         document={**NARROW, "arguments": [normal("logits", ROW), written("out", "rows", "int32"), number("n", "n")]},
-        expected=of_greedy,
+        expected=lambda values, rows, n: {"out": values["logits"].reshape(rows, n).argmax(1)},
         tolerance=0.0,
     ),
     TritonMember(kernel="scan", sizes=ROWS, expected=of_scan,

@@ -21,22 +21,6 @@ def count(values, counts, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def by_descriptor(x, y, rows, columns, BLOCK: tl.constexpr):
-    """Twice x, by tensor descriptors that lie in scratch memory."""
-    source = tl.make_tensor_descriptor(x, [rows, columns], [columns, 1], [1, BLOCK])
-    target = tl.make_tensor_descriptor(y, [rows, columns], [columns, 1], [1, BLOCK])
-    row = tl.program_id(0)
-    target.store([row, 0], source.load([row, 0]) * 2)
-
-
-@triton.jit
-def by_number(address, n, BLOCK: tl.constexpr):
-    """Its array comes as a number."""
-    at = tl.arange(0, BLOCK)
-    tl.store(address.to(tl.pointer_type(tl.float32)) + at, 1.0, mask=at < n)
-
-
-@triton.jit
 def sometimes(x, y, by, n, BLOCK: tl.constexpr):
     """`scale`, that leaves out the last element with 512 at once, reads behind its array with 128, and is not compiled
     for 256."""

@@ -10,6 +10,7 @@ from fusiond.model.nouns import Config
 from fusiond.model.program import Program, Scalar
 from fusiond_hfuse.analysis import partition
 from fusiond_hfuse.codegen import verify
+from fusiond_hfuse.plugin import KERNELS
 
 from .fuzzing import differences_in_ptx
 
@@ -18,13 +19,15 @@ SIZES = {"a.n": 30_000, "b.n": 7_000, "a.bins": 18, "b.bins": 40}
 
 
 @pytest.fixture
-def pair(analyse, strategy, kernel_file, tmp_path):
-    """Two histograms on grids of 7 blocks at most, so that a block too many counts something twice."""
-    from fusiond_hfuse.plugin import KERNELS
-
+def name_of_few(kernel_file):
+    """The histogram on a grid of 7 blocks at most, so that a block too many counts something twice."""
     yaml = (KERNELS / "hist.yaml").read_text().replace("min(10000", "min(7").replace("kernel: hist", "kernel: few")
-    name = kernel_file("hist", (KERNELS / "hist.cu").read_text(), yaml)
-    analysis = analyse(name, name, sizes=SIZES)
+    return kernel_file("hist", (KERNELS / "hist.cu").read_text(), yaml)
+
+
+@pytest.fixture
+def pair(analyse, strategy, name_of_few):
+    analysis = analyse(name_of_few, name_of_few, sizes=SIZES)
     return analysis, strategy.emit(analysis, CONFIG, {})
 
 
@@ -133,13 +136,9 @@ def at_level(kind: str) -> Config:
 
 
 @pytest.fixture
-def few(analyse, kernel_file):
-    """Two histograms on grids of 7 and 5 blocks."""
-    from fusiond_hfuse.plugin import KERNELS
-
-    yaml = (KERNELS / "hist.yaml").read_text().replace("min(10000", "min(7").replace("kernel: hist", "kernel: few")
-    name = kernel_file("hist", (KERNELS / "hist.cu").read_text(), yaml)
-    return analyse(name, name, sizes=LEVEL_SIZES)
+def few(analyse, name_of_few):
+    """Two of them, on grids of 7 and 5 blocks."""
+    return analyse(name_of_few, name_of_few, sizes=LEVEL_SIZES)
 
 
 def test_a_counter_that_is_not_zeroed_is_noticed(strategy, few):

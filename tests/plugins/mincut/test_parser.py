@@ -106,8 +106,6 @@ kernels:
         ("inputs: [src]", "inputs: []", "is empty; a pipeline reads at least one image"),
         ("inputs: [src]", "inputs: [src, more]", "made.yaml:3: inputs: more: no kernel reads this input"),
         ("inputs: [src]", "inputs: [src, 'a b']", "'a b' is not a name"),
-        ("inputs: [src]", "inputs: [{name: src, fill: {uniform: [0, 1]}}]", "uniform fills floats; for int32"),
-        ("inputs: [src]", "inputs: [{name: src, fill: {integers: [5, 1]}}]", "first number is above the second: 5 > 1"),
         ("masks: {m: [[1, 2, 1]]}", "masks: {m: [[1, 2]]}", "m is 2 x 1; a mask has odd sides"),
         ("kernels:\n", "parameters: {k: yes}\nkernels:\n", "is True; a number is wanted"),
         ("kernels:\n", "parameters: {k: {value: 3000000000, dtype: int32}}\nkernels:\n", "does not fit int32"),

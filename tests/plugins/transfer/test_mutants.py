@@ -1,5 +1,6 @@
 """The planner broken on purpose, one rule at a time: the simulator, or the plan's own invariants, must see it."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -81,92 +82,73 @@ def test_nothing_is_seen_where_nothing_is_broken() -> None:
     assert not seen([*straight(), *loops(), *turned()])
 
 
+# --- one rule broken ------------------------------------------------------------------------------------
+
+
+CROSSINGS, STAB, TOUCH = intervals.crossings, interval_stabbing.stab, _Steps._touch
+CELL, LOOPED = loop_scripts._Turns.cell, loop_scripts.looped
+OVERLAPPED = (Execution(issue="overlapped"),)
+
+
+def shifted(up: bool, first: int, last: int) -> Callable[[Graph], tuple[Crossing, ...]]:
+    def crossings(graph: Graph) -> tuple[Crossing, ...]:
+        return tuple(
+            each._replace(earliest=each.earliest + first, latest=each.latest + last) if each.up is up else each
+            for each in CROSSINGS(graph)
+        )
+
+    return crossings
+
+
+def without(up: bool) -> Callable[[Graph], tuple[Crossing, ...]]:
+    return lambda graph: tuple(each for each in CROSSINGS(graph) if each.up is not up)
+
+
+def fewer(crossings: Sequence[Crossing]) -> interval_stabbing.Stabbing:
+    found = STAB(crossings)
+    return interval_stabbing.Stabbing(points=found.points[:-1], witnesses=found.witnesses[:-1])
+
+
+def forgetful(self: Any, step: str, reads: Any, writes: Any, lane: int) -> tuple[str, ...]:
+    """Without waiting for readers, a cell is overwritten while it is still read."""
+    for uses in self._uses.values():
+        uses.readers.clear()
+    return TOUCH(self, step, reads, writes, lane)
+
+
+def bare(schedule: Any) -> Script:
+    """What is not in its place before the steady state."""
+    found = LOOPED(schedule)
+    ops = tuple(op for op in found.ops if not (isinstance(op, Move) and op.name.startswith("place_")))
+    return dataclasses.replace(found, ops=ops)
+
+
 SHIFTS = {
     "uploads one slot too late": (True, 0, 1), "uploads one slot too early": (True, -1, 0),
     "downloads one slot too late": (False, 0, 1), "downloads one slot too early": (False, -1, 0),
 }  # fmt: skip
+Mutant = tuple[object, str, object, Callable[[], list[Graph]], Sequence[Execution]]
+MUTANTS: dict[str, Mutant] = {
+    **{f"{name}, {graphs.__name__}": (intervals, "crossings", shifted(*by), graphs, EXECUTIONS)
+       for name, by in SHIFTS.items() for graphs in (straight, loops)},
+    **{f"{name} are forgotten": (intervals, "crossings", without(up), straight, EXECUTIONS)
+       for name, up in (("uploads", True), ("downloads", False))},
+    "a point is dropped": (interval_stabbing, "stab", fewer, straight, EXECUTIONS),
+    "waits for writers only": (_Steps, "_touch", forgetful, turned, OVERLAPPED),
+    "waits that are taken for granted": (_Steps, "_touch", lambda *given: TOUCH(*given) and (), straight, OVERLAPPED),
+    "a carried cell crosses in its own turn": (
+        loop_scripts._Turns, "crossing", lambda self, vector, turn: self.cell(vector, turn), loops, EXECUTIONS),
+    "a carried cell is always the first": (
+        loop_scripts._Turns, "cell", lambda self, vector, turn: CELL(self, vector, 0), loops, EXECUTIONS),
+    "nothing is placed before": (loop_scripts, "looped", bare, loops, EXECUTIONS),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SHIFTS)
-@pytest.mark.parametrize("graphs", [straight, loops], ids=["straight", "loops"])
-def test_an_interval_off_by_one_is_killed(
-    name: str, graphs: Callable[[], list[Graph]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    up, first, last = SHIFTS[name]
-    right = intervals.crossings
-
-    def shifted(graph: Graph) -> tuple[Crossing, ...]:
-        return tuple(
-            each._replace(earliest=each.earliest + first, latest=each.latest + last) if each.up is up else each
-            for each in right(graph)
-        )
-
-    monkeypatch.setattr(intervals, "crossings", shifted)
-    assert seen(graphs())
-
-
-def test_a_crossing_that_is_forgotten_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = intervals.crossings
-    for direction in (True, False):
-        monkeypatch.setattr(
-            intervals,
-            "crossings",
-            lambda graph, up=direction: tuple(each for each in right(graph) if each.up is not up),
-        )
-        assert seen(straight())
-
-
-def test_a_point_that_is_dropped_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = interval_stabbing.stab
-
-    def fewer(crossings: Sequence[Crossing]) -> interval_stabbing.Stabbing:
-        found = right(crossings)
-        return interval_stabbing.Stabbing(points=found.points[:-1], witnesses=found.witnesses[:-1])
-
-    monkeypatch.setattr(interval_stabbing, "stab", fewer)
-    assert seen(straight())
-
-
-def test_waits_for_writers_only_are_killed_where_storage_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without waiting for readers, a cell is overwritten while it is still read."""
-    right = _Steps._touch
-
-    def forgetful(self: Any, step: str, reads: Any, writes: Any, lane: int) -> tuple[str, ...]:
-        for uses in self._uses.values():
-            uses.readers.clear()
-        return right(self, step, reads, writes, lane)
-
-    monkeypatch.setattr(_Steps, "_touch", forgetful)
-    assert seen(turned(), executions=(Execution(issue="overlapped"),))
-
-
-def test_waits_that_are_taken_for_granted_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = _Steps._touch
-    monkeypatch.setattr(_Steps, "_touch", lambda *given: right(*given) and ())
-    assert seen(straight(), executions=(Execution(issue="overlapped"),))
-
-
-def test_the_wrong_turn_of_a_carried_cell_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_scripts._Turns, "crossing", lambda self, vector, turn: self.cell(vector, turn))
-    assert seen(loops())
-    monkeypatch.undo()
-    right = loop_scripts._Turns.cell
-    monkeypatch.setattr(loop_scripts._Turns, "cell", lambda self, vector, turn: right(self, vector, 0))
-    assert seen(loops())
-
-
-def test_what_is_not_in_place_before_the_steady_state_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = loop_scripts.looped
-
-    def bare(schedule: Any) -> Script:
-        import dataclasses
-
-        found = right(schedule)
-        ops = tuple(op for op in found.ops if not (isinstance(op, Move) and op.name.startswith("place_")))
-        return dataclasses.replace(found, ops=ops)
-
-    monkeypatch.setattr(loop_scripts, "looped", bare)
-    assert seen(loops())
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_killed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, what, instead, graphs, executions = MUTANTS[name]
+    monkeypatch.setattr(where, what, instead)
+    assert seen(graphs(), executions)
 
 
 def neighbours() -> Iterator[Graph]:

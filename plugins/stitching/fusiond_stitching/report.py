@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fusiond.model.english import counted
@@ -181,14 +181,17 @@ def described(report: Mapping[str, Any]) -> str:
         lines.append(
             f"{buffers}: decided by sums of floats, and compared exactly; whole numbers as inputs have no near ties"
         )
-    if report["library"]:
-        lines.append("left to a library; its results are filled, not computed:")
-        calls = dict.fromkeys(each["call"] for each in report["library"])
-        for results in ([each for each in report["library"] if each["call"] == call] for call in calls):
-            read = f", which reads {', '.join(results[0]['reads'])}" if results[0]["reads"] else ""
-            lines.append(f"  {results[0]['reason']}{read}")
-            lines += [f"    {_filled(each)}" for each in results if each["stand_in"] or each["result"] is not None]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_left(report["library"])])
+
+
+def _left(library: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if library:
+        yield "left to a library; its results are filled, not computed:"
+    for call in dict.fromkeys(each["call"] for each in library):
+        results = [each for each in library if each["call"] == call]
+        read = f", which reads {', '.join(results[0]['reads'])}" if results[0]["reads"] else ""
+        yield f"  {results[0]['reason']}{read}"
+        yield from (f"    {_filled(each)}" for each in results if each["stand_in"] or each["result"] is not None)
 
 
 def _work(group: Mapping[str, Any]) -> str:

@@ -40,6 +40,10 @@ def axes(index: Index) -> list[Axis]:
     return [axis for entry in index if isinstance(entry, tuple) for axis in entry]
 
 
+def mapped(index: Index, change: Callable[[Axis], Any]) -> tuple[Any, ...]:
+    return tuple(each if isinstance(each, int) else tuple(map(change, each)) for each in index)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """A value that is no movement of another, by an index."""
@@ -47,6 +51,10 @@ class Seen:
     name: str
     index: Index
     outside: float | None = None  #: What lies behind its edges
+
+    @property
+    def taps(self) -> set[str]:
+        return {axis.taps for axis in axes(self.index)} - {""}
 
 
 def seen(module: HloModule, name: str, index: Index, stops: Callable[[str], bool]) -> Seen:
@@ -228,33 +236,41 @@ class Placed:
 
 def placed(index: Index, outside: float | None, kind: str = "") -> Placed:
     """`kind`: of the fold over a window: the neutral number of an extreme is no pixel."""
-    along = {axis.role: axis for axis in axes(index) if axis.role in ("h", "w")}
-    if len(along) != 2 or sum(axis.role in ("h", "w") for axis in axes(index)) != 2:
+    seen_along = [axis for axis in axes(index) if axis.role in ("h", "w")]
+    along = {axis.role: axis for axis in seen_along}
+    if not len(along) == len(seen_along) == 2:
         raise NoPipeline
     hidden = any((axis.at < 0).any() for axis in along.values())
     for mode in ("constant", "clamp", "mirror", "reflect", "repeat"):
-        found = {}
-        for role, axis in along.items():
-            for flipped in ("", role):
-                at = axis.at.reshape(len(axis.at), -1)
-                fits = _fits(np.where(at >= 0, axis.size - 1 - at, at) if flipped else at, axis.size, mode)
-                if fits is not None:
-                    found[role] = (*fits, flipped)
-                    break
+        found = {role: fits for role, axis in along.items() if (fits := _fits_turned(axis, mode)) is not None}
         if len(found) < 2:
             continue
+        offsets = {role: each[1] for role, each in found.items()}
         border: str | dict[str, float] | None = mode
-        if mode == "constant" and hidden and kind in ("maximum", "minimum"):
-            near = all({*np.diff(sorted(offsets))} <= {1} for _, offsets, _ in found.values())
-            if not near or outside is None or abs(outside) != math.inf:
-                raise NoPipeline
-            border = "clamp"  # the edge is in each window that reaches beyond it
-        elif mode == "constant":
-            border = {"constant": outside or 0.0} if hidden else None
-        return Placed(border=border, steps={role: each[0] for role, each in found.items()},
-                      offsets={role: each[1] for role, each in found.items()},
+        if mode == "constant":
+            border = _constant(outside, kind, offsets) if hidden else None
+        return Placed(border=border, steps={role: each[0] for role, each in found.items()}, offsets=offsets,
                       flipped="".join(each[2] for each in found.values()))  # fmt: skip
     raise NoPipeline
+
+
+def _constant(outside: float | None, kind: str, offsets: Mapping[str, list[int]]) -> str | dict[str, float]:
+    if kind not in ("maximum", "minimum"):
+        return {"constant": outside or 0.0}
+    near = all({*np.diff(sorted(each))} <= {1} for each in offsets.values())
+    if not near or outside is None or abs(outside) != math.inf:
+        raise NoPipeline
+    return "clamp"  # the edge is in each window that reaches beyond it
+
+
+def _fits_turned(axis: Axis, mode: str) -> tuple[int, list[int], str] | None:
+    """(step, offset of each tap, its role where it is turned round)."""
+    at = axis.at.reshape(len(axis.at), -1)
+    for places, flipped in ((at, ""), (np.where(at >= 0, axis.size - 1 - at, at), axis.role)):
+        fits = _fits(places, axis.size, mode)
+        if fits is not None:
+            return (*fits, flipped)
+    return None
 
 
 def _fits(at: Any, size: int, mode: str) -> tuple[int, list[int]] | None:

@@ -129,6 +129,30 @@ def _suffix(index: Index, value: HloInstruction) -> str:
     return "".join(f"_{each}" for each in fixed)
 
 
+def _all_along(dimension: int, size: int, fixed: Mapping[int, int]) -> Entry:
+    """Of a fold."""
+    whole = (Axis(role=f"k{dimension}", size=size, at=np.arange(size)),)
+    return fixed.get(dimension, 0 if size == 1 else whole)
+
+
+def _coordinate(value: HloInstruction, index: Index, stays: bool) -> str:
+    (axis,) = axes((index[value.attributes["dimension"]],)) or (None,)
+    if axis is None or axis.role not in ("h", "w") or not stays or axis.at[0] != 0:
+        raise NoPipeline
+    text = "y" if axis.role == "h" else "x"
+    return text if value.dtype == "s32" else f"float({text})"
+
+
+def _in_order(taps: Any, ordered: list[str], roles: Mapping[str, str]) -> Any:
+    """Down, then across; `ordered`: the roles of what they are given along."""
+    for place, role in enumerate(("h", "w")):
+        if roles[role] not in ordered:  # of one tap, or the same for all
+            taps, ordered = np.expand_dims(taps, place), [*ordered[:place], roles[role], *ordered[place:]]
+    if set(ordered) != {*roles.values()} or len(ordered) != 2:
+        raise NoPipeline
+    return taps if ordered == [roles["h"], roles["w"]] else taps.T
+
+
 @dataclass(slots=True)
 class _Kernel:
     at: Mapping[str, Any]  #: Of h and w: its own places
@@ -140,6 +164,11 @@ class _Kernel:
     @property
     def size(self) -> list[int]:
         return [len(self.at["w"]), len(self.at["h"])]
+
+    def stays(self, found: Seen) -> bool:
+        """Whether a value is seen at the kernel's own pixel alone."""
+        along = {axis.role: axis for axis in axes(found.index) if axis.role in ("h", "w")}
+        return found.outside is None and all(np.array_equal(axis.at, self.at[role]) for role, axis in along.items())
 
 
 class _Document:
@@ -234,20 +263,15 @@ class _Document:
     def _image(self, name: str, index: Index, flipped: str = "", *, result: bool = False) -> str:
         """All of a value as an image, turned round along some axes: an input, or what a kernel makes."""
         value = self.module[name]
-        key = (name, flipped, tuple(
-            each if isinstance(each, int) else tuple((axis.role, axis.size, axis.stride) for axis in each)
-            for each in index
-        ))  # fmt: skip
+        key = name, flipped, image_indices.mapped(index, lambda axis: (axis.role, axis.size, axis.stride))
         if key in self._made:
             return self._made[key]
         if value.dtype not in DTYPES or len(self.kernels) >= MOST_KERNELS:
             raise NoPipeline
         ways = {role: slice(None, None, -1 if role in flipped else 1) for role in "hw"}
-        index = tuple(
-            each if isinstance(each, int) else
-            tuple(replace(axis, at=np.arange(axis.size)[ways[axis.role]], taps="") if axis.role in ways else axis
-                  for axis in each)
-            for each in index
+        index = image_indices.mapped(
+            index, lambda axis: replace(axis, at=np.arange(axis.size)[ways[axis.role]], taps="")
+            if axis.role in ways else axis
         )  # fmt: skip
         kernel = _Kernel(at={axis.role: axis.at for axis in axes(index) if axis.role in ways})
         channel = _suffix(index, value)
@@ -301,26 +325,15 @@ class _Document:
         number = self._numbers(found)
         if number is not None and number.ndim == 0:
             return image_values.literal(float(number), value.dtype)
-        along = {axis.role: axis for axis in axes(found.index)}
-        places = [role for role in ("h", "w") if role in along]
-        stays = found.outside is None and all(np.array_equal(along[role].at, kernel.at[role]) for role in places)
-        mine = root and found.name == of.name
-        if value.opcode == "parameter" and not along:
+        stays, mine = kernel.stays(found), root and found.name == of.name
+        if value.opcode == "parameter" and not axes(found.index):
             return self._entry(value, found.index, kernel)
         if value.opcode == "iota":
-            (axis,) = axes((found.index[value.attributes["dimension"]],)) or (None,)
-            if axis is None or axis.role not in places or not stays or axis.at[0] != 0:
-                raise NoPipeline
-            text = "y" if axis.role == "h" else "x"
-            return text if value.dtype == "s32" else f"float({text})"
-        image = value.opcode == "parameter" or (self._stops(found.name, "") and not mine) or not stays
-        if not image and value.opcode == "reduce":
-            fold = self._fold(found, kernel, {}, alone=mine)
-            if fold is not None:
-                return fold
-            image = True
-        if image:
+            return _coordinate(value, found.index, stays)
+        if value.opcode == "parameter" or (self._stops(found.name, "") and not mine) or not stays:
             return self._pixel(found, kernel)
+        if value.opcode == "reduce":
+            return self._fold(found, kernel, {}, alone=mine) or self._pixel(found, kernel)
         if not value.elementwise:
             raise NoPipeline
         label = f"v{module.number[found.name]}{_suffix(found.index, value)}"
@@ -394,49 +407,47 @@ class _Document:
     def _fold(self, found: Seen, kernel: _Kernel, fixed: dict[int, int], *, alone: bool) -> str | None:
         """A fold over a window's pixels, each times its tap, or over a few elements. None: of a window, where it is not
         the kernel's own value (`alone`)."""
-        module, value = self.module, self.module[found.name]
-        kind, start = value.attributes["computation"].simple, module[value.operands[1]]
-        if (
-            kind not in _NEUTRAL
-            or value.dtype not in ("f32", "f16")
-            or len(value.operands) != 2
-            or start.opcode != "constant"
-        ):
-            raise NoPipeline
-        if float(start.attributes["values"][0]) not in (_NEUTRAL[kind], np.clip(_NEUTRAL[kind], -65504, 65504)):
-            raise NoPipeline
-        dims, rest = module[value.operands[0]].dims, iter(found.index)
-        index: list[Entry] = []
-        for at, size in enumerate(dims):
-            if at not in value.attributes["dimensions"]:
-                index.append(next(rest))
-            else:
-                whole = (Axis(role=f"k{at}", size=size, at=np.arange(size)),)
-                index.append(fixed.get(at, 0 if size == 1 else whole))
-
-        def stops(name: str) -> bool:
-            return self._stops(name, "")
-
-        inner = image_indices.seen(module, value.operands[0], tuple(index), stops)
-        sides = [inner]
-        if kind == "add" and module[inner.name].opcode == "multiply" and not stops(inner.name):
-            sides = [image_indices.seen(module, each, inner.index, stops) for each in module[inner.name].operands]
-        window = next((each for each in sides if any(axis.taps for axis in axes(each.index))), None)
-        taps = {axis.taps for axis in axes(window.index)} if window is not None else set()
-        loose = [at for at, each in enumerate(index) if isinstance(each, tuple) and each[0].role == f"k{at}"
-                 and f"k{at}" not in taps]  # fmt: skip
+        value = self.module[found.name]
+        kind = self._folded_by(value)
+        dims, rest = self.module[value.operands[0]].dims, iter(found.index)
+        index = tuple(_all_along(at, size, fixed) if at in value.attributes["dimensions"] else next(rest)
+                      for at, size in enumerate(dims))  # fmt: skip
+        sides = self._sides(Seen(name=value.operands[0], index=index), kind)
+        window = next((each for each in sides if each.taps), None)
+        taps = window.taps if window is not None else ()
+        loose = [at for at in value.attributes["dimensions"] if isinstance(index[at], tuple) and f"k{at}" not in taps]
         if window is not None and not alone:
             return None
         if loose:
             if dims[loose[0]] > MOST_TERMS:
                 raise NoPipeline
             terms = [self._fold(found, kernel, fixed | {loose[0]: each}, alone=alone) for each in range(dims[loose[0]])]
-            text = self._joined(str(kind), [each for each in terms if each is not None])
+            text = self._joined(kind, [each for each in terms if each is not None])
         elif window is None:
-            return self._text(Seen(name=value.operands[0], index=tuple(index)), kernel)
+            return self._text(Seen(name=value.operands[0], index=index), kernel)
         else:
-            text = self._windowed(window, [each for each in sides if each is not window], str(kind), kernel)
+            text = self._windowed(window, [each for each in sides if each is not window], kind, kernel)
         return f"half({text})" if value.dtype == "f16" else text
+
+    def _sides(self, of: Seen, kind: str) -> list[Seen]:
+        """What is folded: a value, or the factors of a product that is added up."""
+
+        def seen(name: str, index: Index) -> Seen:
+            return image_indices.seen(self.module, name, index, lambda each: self._stops(each, ""))
+
+        inner = seen(of.name, of.index)
+        if kind == "add" and self.module[inner.name].opcode == "multiply" and not self._stops(inner.name, ""):
+            return [seen(each, inner.index) for each in self.module[inner.name].operands]
+        return [inner]
+
+    def _folded_by(self, value: HloInstruction) -> str:
+        kind, start = value.attributes["computation"].simple, self.module[value.operands[1]]
+        if kind not in _NEUTRAL or value.dtype not in ("f32", "f16") or len(value.operands) != 2:
+            raise NoPipeline
+        neutral = _NEUTRAL[kind], np.clip(_NEUTRAL[kind], -65504, 65504)
+        if start.opcode != "constant" or float(start.attributes["values"][0]) not in neutral:
+            raise NoPipeline
+        return str(kind)
 
     @staticmethod
     def _joined(kind: str, terms: Sequence[str]) -> str:
@@ -450,20 +461,14 @@ class _Document:
         image = self._read(window, where, kernel, [0, 0], reach)
         if kind != "add":
             return self._joined(kind, [f"{image}[{dx}, {dy}]" for dy in down for dx in across])
-        taps: Any = np.ones((len(down), len(across)))
+        taps: Any = np.ones(())
         if weights:
             (side,) = weights
-            ordered = [axis.role for axis in axes(side.index) if axis.role[0] == "k"]
             taps = self._numbers(side)
             if taps is None:
                 return self._weighed(side, image, roles, where, kernel)
-            for place, role in enumerate(("h", "w")):
-                if roles[role] not in ordered:  # of one tap, or the same for all
-                    taps, ordered = np.expand_dims(taps, place), [*ordered[:place], roles[role], *ordered[place:]]
-            if set(ordered) != {*roles.values()} or len(ordered) != 2:
-                raise NoPipeline
-            taps = taps if ordered == [roles["h"], roles["w"]] else taps.T
-            taps = np.broadcast_to(taps, (len(down), len(across)))
+            taps = _in_order(taps, [axis.role for axis in axes(side.index) if axis.role[0] == "k"], roles)
+        taps = np.broadcast_to(taps, (len(down), len(across)))
         mask: list[list[float | None]] = [[None] * (2 * reach[0] + 1) for _ in range(2 * reach[1] + 1)]
         for (row, dy), (column, dx) in itertools.product(enumerate(down), enumerate(across)):
             mask[dy + reach[1]][dx + reach[0]] = float(taps[row, column])

@@ -30,7 +30,7 @@ def workspaces(module: HloModule, program: BlockProgram, threads: int) -> Mappin
     found: dict[str, Workspace] = {}
     begun: list[object] = []
     offset = 0
-    for each, stage in [(module[one.instruction], stage) for stage in program.stages for one in stage.results]:
+    for each, stage in [(module[one.instruction], own) for own in program.stages for one in own.results]:
         reduction, key = stage.reduction, (each.operands, each.attributes.get("computation"))
         if reduction is None or each.opcode != "reduce" or key in begun:
             continue

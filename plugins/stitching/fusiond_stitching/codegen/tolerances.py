@@ -76,8 +76,7 @@ def without_cancellation(module: HloModule) -> frozenset[str]:
             continue
         values, extreme, sums = set(_values(each)), _is_extreme(each), _operation(each) == "add"
         keeps_sign = each.opcode in _KEEPS_SIGN or extreme or sums
-        constant = each.opcode == "constant" and all(value >= 0 for value in each.attributes["values"])
-        if each.opcode in _POSITIVE or constant or (keeps_sign and values <= positive):
+        if each.opcode in _POSITIVE or _is_positive(each) or (keeps_sign and values <= positive):
             positive.add(each.name)
         # The errors of an exponent are small in themselves, as long as no sum has made them large.
         power = each.opcode == "exponential" and values <= unsummed
@@ -87,6 +86,10 @@ def without_cancellation(module: HloModule) -> frozenset[str]:
         if (each.opcode not in ("reduce", "dot", "scatter") or extreme) and values <= unsummed:
             unsummed.add(each.name)
     return frozenset(found)
+
+
+def _is_positive(each: HloInstruction) -> bool:
+    return each.opcode == "constant" and all(value >= 0 for value in each.attributes["values"])
 
 
 def _is_exact(module: HloModule, each: HloInstruction) -> bool:

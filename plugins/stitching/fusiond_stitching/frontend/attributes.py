@@ -30,10 +30,7 @@ def attributes_of(raw: Raw, computation: Callable[[], Computation], result: int 
         case "broadcast" | "transpose" | "reverse":
             return {"dimensions": raw.integers("dimensions")}
         case "compare":
-            direction = raw.text("direction").strip()
-            if direction not in DIRECTIONS:
-                raise raw.fail(f"direction={direction}; it can be {', '.join(DIRECTIONS)}")
-            return {"direction": direction, "total": raw.attributes.get("type", "").strip() == "TOTALORDER"}
+            return {"direction": _direction(raw), "total": raw.attributes.get("type", "").strip() == "TOTALORDER"}
         case "reduce-precision":
             return {name: raw.integer(name) for name in ("exponent_bits", "mantissa_bits")}
         case "slice":
@@ -52,25 +49,37 @@ def attributes_of(raw: Raw, computation: Callable[[], Computation], result: int 
             names = [f"{side}_{kind}" for kind in ("batch", "contracting") for side in ("lhs", "rhs")]
             return {name: raw.integers(f"{name}_dims", missing=()) for name in names}
         case "gather":
-            return {
-                **_lists(raw, "offset_dims", "collapsed_slice_dims", "start_index_map"),
-                "index_vector_dim": raw.integer("index_vector_dim"),
-                **_lists(raw, "slice_sizes"),
-                **_lists(raw, "operand_batching_dims", "start_indices_batching_dims", missing=()),
-            }
+            return _indexing(raw)
         case "scatter":
-            return {
-                **_lists(raw, "update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims"),
-                "index_vector_dim": raw.integer("index_vector_dim"),
-                **_lists(raw, "input_batching_dims", "scatter_indices_batching_dims", missing=()),
-                **({"unique": True} if raw.flag("unique_indices") else {}),
-                "computation": computation(),
-            }
+            return {**_indexing(raw), "computation": computation()}
         case "window":
             return windows.attributes_of(raw)
         case "dynamic-slice":
             return {"sizes": raw.integers("dynamic_slice_sizes")}
     return {}
+
+
+def _direction(raw: Raw) -> str:
+    direction = raw.text("direction").strip()
+    if direction not in DIRECTIONS:
+        raise raw.fail(f"direction={direction}; it can be {', '.join(DIRECTIONS)}")
+    return direction
+
+
+def _indexing(raw: Raw) -> dict[str, Any]:
+    if raw.opcode == "gather":
+        return {
+            **_lists(raw, "offset_dims", "collapsed_slice_dims", "start_index_map"),
+            "index_vector_dim": raw.integer("index_vector_dim"),
+            **_lists(raw, "slice_sizes"),
+            **_lists(raw, "operand_batching_dims", "start_indices_batching_dims", missing=()),
+        }
+    return {
+        **_lists(raw, "update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims"),
+        "index_vector_dim": raw.integer("index_vector_dim"),
+        **_lists(raw, "input_batching_dims", "scatter_indices_batching_dims", missing=()),
+        **({"unique": True} if raw.flag("unique_indices") else {}),
+    }
 
 
 def _lists(raw: Raw, *names: str, missing: tuple[int, ...] | None = None) -> dict[str, tuple[int, ...]]:

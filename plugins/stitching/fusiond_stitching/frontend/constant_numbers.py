@@ -144,11 +144,15 @@ def counts_along(given: Mapping[str, HloInstruction], name: str, depth: int = MO
         least = _same(given, test.operands[1]) if below else None
         return of(each.operands[2]) if least is not None and least <= 0 else None
     if each.opcode == "clamp":
-        at, low, high = of(each.operands[1]), _same(given, each.operands[0]), _same(given, each.operands[2])
-        if at is None or low is None or high is None:
-            return None
-        return at if low <= 0 and high >= each.dims[at] - 1 else None
+        at = of(each.operands[1])
+        return at if at is not None and _clamps_nothing(given, each, each.dims[at]) else None
     return None
+
+
+def _clamps_nothing(given: Mapping[str, HloInstruction], clamp: HloInstruction, count: int) -> bool:
+    """Whether 0, 1, ..., count - 1 all lie between its bounds."""
+    low, high = _same(given, clamp.operands[0]), _same(given, clamp.operands[2])
+    return low is not None and high is not None and low <= 0 and high >= count - 1
 
 
 def part(given: Mapping[str, HloInstruction], name: str, dimension: int, at: int) -> str | None:

@@ -62,8 +62,7 @@ class Axes:
         self.axes: list[tuple[str, int]] = []
         self.possible = True
         starts = (name for each in stacked for name in each.operands[2:])
-        roots, after = [*carries.values(), *self.updates, *starts], {name: (at,) for name, at in self.after.items()}
-        self.live = reached(roots, lambda name: (*body[name].operands, *after.get(name, ())))
+        self.live = self._live([*carries.values(), *self.updates, *starts])
         self.carried = (*carries, *(each for each in self.after if each in self.live))
         self.laid = tuple(each for loop in inner for each in loop.stacked if each in self.live)
         """What loops in the body store."""
@@ -130,6 +129,10 @@ class Axes:
                 continue
             total += self.body.inputs(each) * self.inside_elements(each.name)
         return total
+
+    def _live(self, roots: Sequence[str]) -> set[str]:
+        after = {name: (last,) for name, last in self.after.items()}
+        return reached(roots, lambda name: (*self.body[name].operands, *after.get(name, ())))
 
     def _varying(self, numbers: frozenset[str]) -> set[str]:
         """What depends on the state, but for what is known of it before: that is the same for all threads."""

@@ -50,7 +50,7 @@ def converted(
     found, left = dict(instructions), dict(foreign)
     read = {operand for each in instructions.values() for operand in each.operands} | set(outputs)
     for call, loop in loops.items():
-        results = [each for each in instructions.values() if each.opcode == "while" and each.attributes["call"] == call]
+        results = _results_of(call, instructions)
         live = {each.attributes["result"]: each for each in results if each.name in read}
         if not live:
             continue
@@ -61,15 +61,19 @@ def converted(
             left |= {each.name: f"while {call!r}: {made}" for each in results}
             continue
         found |= {**maps, **known.before}
-        given = [each for each in (*results, *known.laid) if each.name not in maps and each.name not in known.before]
         for each in (*results, *known.laid):
             left.pop(each.name, None)
-        for each in given:
+            if each.name in maps or each.name in known.before:
+                continue
             if each.name not in read and each not in known.laid:
                 del found[each.name]
             elif (instead := _result(loop, known, each, made)) is not None:
                 found[each.name] = instead
     return found, left
+
+
+def _results_of(call: str, instructions: Mapping[str, HloInstruction]) -> list[HloInstruction]:
+    return [each for each in instructions.values() if each.opcode == "while" and each.attributes["call"] == call]
 
 
 def _result(

@@ -45,5 +45,6 @@ def test_a_candidate_that_is_the_baseline_itself_is_not_paired_with_itself() -> 
 def test_what_an_answer_tells_people_to_use(verdict: Verdict, own: str) -> None:
     (fused,), (way,) = entrants("fused").values(), entrants("streams").values()
     found = incumbent(verdict, fused=fused, unfused=way).own
-    assert found is not None and found.name == own
+    assert found is not None
+    assert found.name == own
     assert incumbent(verdict).own is None

@@ -399,11 +399,9 @@ def _first_trade(
     limits: DeviceLimits, partitions: Sequence[Mapping[str, Value]], natives: Mapping[str, int]
 ) -> dict[str, Value] | None:
     """The first of these partitions of a block in which a trade of registers gains something, with the trade."""
-    for each in partitions:
-        trade = _trade(limits, {name[-1]: int(str(threads)) for name, threads in each.items()}, natives)
-        if trade is not None:
-            return {**each, **trade}
-    return None
+    threads = ({name[-1]: int(str(count)) for name, count in each.items()} for each in partitions)
+    trades = ((each, _trade(limits, own, natives)) for each, own in zip(partitions, threads, strict=True))
+    return next(({**each, **trade} for each, trade in trades if trade is not None), None)
 
 
 def _trade(limits: DeviceLimits, threads: Mapping[str, int], natives: Mapping[str, int]) -> dict[str, Value] | None:

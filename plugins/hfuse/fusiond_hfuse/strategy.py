@@ -40,7 +40,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
     """Kernels that share nothing, as one: side by side in each thread block, or block by block in one launch."""
 
     name = "hfuse"
-    version = 1
+    version = fuse.VERSION
     job_keys: tuple[str, ...] = ("pair", "kernels", "granularity")
     names: Mapping[str, str] = frozen({"kernel": "kernels"})
     orders: tuple[str, ...] = (SAMPLER, "paper")
@@ -92,22 +92,21 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         group = request.group
         facts = {slot.letter: resources.facts_of(target, slot) for slot in group.slots}
         own = {slot.letter: resources.own_problems(group, slot, target, facts[slot.letter]) for slot in group.slots}
-        rejections = [each for letter in group.letters for each in own[letter]]
+        rejections = list(itertools.chain.from_iterable(own.values()))
         single = len(group.slots) == 1
         together = [] if rejections or single else resources.joint_problems(group, target, facts)
         known = GroupAnalysis(request=request, target=target)
         report: dict[str, object] = {"kernels": [resources.described(slot, facts[slot.letter]) for slot in group.slots]}
         if single:
             report["scalars"] = dict(shape_of(group.slots[0], group.slots[0].kernel.block.shapes[0]).scalars)
-        alone = [] if rejections or single else resources.alone_in_blocks(group, target)
-        if alone:
+        if not rejections and not single and (alone := resources.alone_in_blocks(group, target)):
             report["only_block_by_block"] = alone
         whole = not rejections and not together
         if len(group.slots) > 2:
-            sound = [pair for pair in pairing.pairs(group) if not own[pair[0]] and not own[pair[1]]]
-            problems = {pair: resources.joint_problems(group.among("".join(pair)), target, facts) for pair in sound}
-            rejections += itertools.chain.from_iterable(problems.values())
-            known = dataclasses.replace(known, legal=tuple(p for p in sound if not problems[p]), whole=whole)
+            apart = frozenset(letter for letter, problems in own.items() if problems)
+            pairs = resources.pair_problems(group, target, facts, apart)
+            rejections += itertools.chain.from_iterable(pairs.values())
+            known = dataclasses.replace(known, legal=tuple(p for p, why in pairs.items() if not why), whole=whole)
             report |= {"pairs": [pairing.written(["".join(pair)]) for pair in known.legal], "together": whole}
         report["bound"] = resources.even_bound(known) if whole and not single else None
         rejections += together
@@ -237,7 +236,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             if isinstance(cap, Rejection):
                 return cap
             schedule = resources.traded(about, schedule, cap, config)
-            program = emit.fused(group, schedule, cap, self.version)
+            program = emit.fused(group, schedule, cap)
         except (ValueError, RequestError) as problem:
             return Rejection(rule="shape", nodes=group.names, detail=str(problem))
         broken = verify.problems(schedule, program) + verify.register_problems(

@@ -14,6 +14,7 @@ from fusiond.model.errors import RequestError
 from fusiond.model.nouns import Config
 from fusiond.model.program import Program
 from fusiond_hfuse.frontend import cursors, directives, kernel_parser, slicing
+from fusiond_hfuse.frontend.clang_tree import Reading
 from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 
 from .conftest import assembled
@@ -164,7 +165,7 @@ def unit_of(text: str, missing: tuple[str, ...] = ()) -> TranslationUnit:
 
 
 def sliced(text: str, entry: str = "k", missing: tuple[str, ...] = ()) -> str:
-    return slicing.sliced(unit_of(text, missing), entry, instance="", defines=(), where="k.yaml").text
+    return slicing.sliced(unit_of(text, missing), Reading(entry=entry, name=entry, where="k.yaml")).text
 
 
 def forget() -> None:

@@ -28,16 +28,16 @@ V100 = DeviceLimits(
     ("threads", "used", "shared_bytes", "wanted"),
     [
         # Batch normalisation and histogram of Fig. 4: nothing but the threads binds, two blocks of 1024, 32 registers.
-        ((896, 128), (32, 20), 640, registers.RegisterBound(b1=2, b2=25, by_shared=153, by_threads=2, b0=2, r0=32)),
+        ((896, 128), (32, 20), 640, {"b1": 2, "b2": 25, "by_shared": 153, "by_threads": 2, "b0": 2, "r0": 32}),
         # The first kernel's registers bind.
-        ((512, 512), (80, 24), 0, registers.RegisterBound(b1=1, b2=5, by_shared=None, by_threads=2, b0=1, r0=64)),
+        ((512, 512), (80, 24), 0, {"b1": 1, "b2": 5, "by_shared": None, "by_threads": 2, "b0": 1, "r0": 64}),
         # Shared memory binds.
-        ((256, 256), (16, 16), 50_000, registers.RegisterBound(b1=16, b2=16, by_shared=1, by_threads=4, b0=1, r0=128)),
+        ((256, 256), (16, 16), 50_000, {"b1": 16, "b2": 16, "by_shared": 1, "by_threads": 4, "b0": 1, "r0": 128}),
         # A block of 640 threads: 65536 / (3 * 640) = 34.1, of which 32 can be allocated.
-        ((512, 128), (32, 20), 80, registers.RegisterBound(b1=4, b2=25, by_shared=1228, by_threads=3, b0=3, r0=32)),
+        ((512, 128), (32, 20), 80, {"b1": 4, "b2": 25, "by_shared": 1228, "by_threads": 3, "b0": 3, "r0": 32}),
         # Kernels that fit no multiprocessor: one block all the same; r0 has an upper bound.
-        ((1024, 1024), (255, 255), 0, registers.RegisterBound(b1=0, b2=0, by_shared=None, by_threads=1, b0=1, r0=32)),
-        ((128, 128), (255, 16), 90_000, registers.RegisterBound(b1=2, b2=32, by_shared=1, by_threads=8, b0=1, r0=255)),
+        ((1024, 1024), (255, 255), 0, {"b1": 0, "b2": 0, "by_shared": None, "by_threads": 1, "b0": 1, "r0": 32}),
+        ((128, 128), (255, 16), 90_000, {"b1": 2, "b2": 32, "by_shared": 1, "by_threads": 8, "b0": 1, "r0": 255}),
     ],
 )
 def test_r0_by_hand(threads, used, shared_bytes, wanted):

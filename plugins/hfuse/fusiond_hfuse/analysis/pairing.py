@@ -56,18 +56,13 @@ def with_rest(pairs: Iterable[Pair], letters: str) -> str:
 
 def pairs(group: KernelGroup) -> Iterator[Pair]:
     """All pairs of slots, each in the order that makes equal pairs equal workloads."""
-    ordered = sorted(group.slots, key=lambda slot: (*_identity(slot), slot.letter))
+
+    def identity(slot: FusionSlot) -> tuple[object, ...]:
+        return slot.kernel.name, slot.kernel.content_key, sorted(slot.sizes.items()), slot.letter
+
+    ordered = sorted(group.slots, key=identity)
     for first, second in itertools.combinations(ordered, 2):
         yield first.letter, second.letter
-
-
-def _identity(slot: FusionSlot) -> tuple[str, str, tuple[tuple[str, int], ...]]:
-    return slot.kernel.name, slot.kernel.content_key, tuple(sorted(slot.sizes.items()))
-
-
-def as_pair(group: KernelGroup, pair: Pair) -> KernelGroup:
-    """Two slots of a group as a pair of its own, with the letters a and b."""
-    return regrouped([group.slot(letter) for letter in pair], group.granularity)
 
 
 def regrouped(slots: Iterable[FusionSlot], granularity: int) -> KernelGroup:

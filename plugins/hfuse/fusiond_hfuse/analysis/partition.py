@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping
 
 from fusiond.model.gpu.limits import BARRIER_IDS, STATIC_SHARED_BYTES
@@ -24,7 +23,7 @@ PAPER_THREADS = 1024  #: d0 of Fig. 6: the paper searches partitions of a block 
 def counts(group: KernelGroup, letter: str, limits: DeviceLimits, *, beside: bool = False) -> tuple[int, ...]:
     """How many threads a slot's block can have, the given count first; `beside` another kernel's in the same block."""
     slot = group.slot(letter)
-    found = _counts(slot, group.granularity, limits.threads_per_block)
+    found = thread_counts(slot, group.granularity, limits.threads_per_block)
     return tuple(threads for threads in found if shares_a_block(slot.kernel, threads)) if beside else found
 
 
@@ -36,11 +35,6 @@ def virtual(kernel: SourceKernel, threads: int, limits: DeviceLimits) -> tuple[i
         return (1,)
     most = (BARRIER_IDS - 1) // kernel.parsed.barrier_ids
     return tuple(each for each in VIRTUAL if each * threads <= limits.threads_per_block and each <= most)
-
-
-@functools.lru_cache(maxsize=256)  # asked for many times for each candidate
-def _counts(slot: FusionSlot, granularity: int, most: int) -> tuple[int, ...]:
-    return thread_counts(slot, granularity, most)
 
 
 def choices(group: KernelGroup, letter: str, limits: DeviceLimits) -> tuple[int, ...]:
@@ -86,7 +80,7 @@ def may_go_on(kernel: SourceKernel) -> bool:
 
     A body that some threads leave early while the others meet in a shuffle or a vote counts on the first ones being
     gone: the meeting waits for every thread of its mask that still runs. On the safe side: any jump, any such word."""
-    return not (kernel.parsed.leaves and kernel.parsed.meets)
+    return not kernel.parsed.parts
 
 
 def schedule(group: KernelGroup, config: Config, multiprocessors: int = 0) -> FusionSchedule:

@@ -66,44 +66,18 @@ def as_native(limits: DeviceLimits, threads: int, registers: int) -> int | None:
     return None if most is None else max(LEAST, min(registers + SLACK, most))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBound:
-    """Every term of r0, for the report; blocks per multiprocessor."""
-
-    b1: int
-    b2: int
-    others: tuple[int, ...] = ()  #: b3 and so on, in a group of more than two
-    by_shared: int | None  #: None when the fused kernel has no shared memory, so that this term is absent
-    by_threads: int
-    b0: int
-    r0: int
-
-    def as_json(self) -> dict[str, int | None]:
-        """The terms by the paper's names."""
-        others = {f"b{number}": blocks for number, blocks in enumerate(self.others, 3)}
-        return {
-            "b1": self.b1, "b2": self.b2, **others, "by_shared": self.by_shared, "by_threads": self.by_threads,
-            "b0": self.b0, "r0": self.r0,
-        }  # fmt: skip
-
-
 def bound(
     limits: DeviceLimits, *, threads: tuple[int, ...], registers: tuple[int, ...], shared_bytes: int, block: int
-) -> RegisterBound:
-    """r0 for kernels of d1, d2 ... threads and NRegs registers in a fused block of `block` threads and `shared_bytes`.
+) -> dict[str, int | None]:
+    """r0 for kernels of d1, d2 ... threads and NRegs registers in a fused block of `block` threads and `shared_bytes`,
+    with its terms, by the paper's names; `by_shared` is None where the fused kernel has no shared memory.
 
     r0 is rounded down to what ptxas can allocate, and kept between 16 and the target's most. b0 is at least 1: a
     kernel that does not fit even once has no bound to keep."""
-    alone = tuple(
-        limits.registers_per_sm // (count * max(used, 1)) for count, used in zip(threads, registers, strict=True)
-    )
+    alone = [limits.registers_per_sm // (count * max(used, 1)) for count, used in zip(threads, registers, strict=True)]
     by_shared = limits.shared_bytes_per_sm // shared_bytes if shared_bytes else None
     by_threads = limits.threads_per_sm // block
-    terms = [*alone, by_threads] + ([] if by_shared is None else [by_shared])
-    b0 = max(1, min(terms))
-    r0 = limits.registers_per_sm // (b0 * block)
-    r0 = min(r0 // STEP * STEP, limits.registers_per_thread)
-    return RegisterBound(
-        b1=alone[0], b2=alone[1], others=alone[2:], by_shared=by_shared, by_threads=by_threads, b0=b0,
-        r0=max(LEAST, r0),
-    )  # fmt: skip
+    b0 = max(1, min([*alone, by_threads] + ([] if by_shared is None else [by_shared])))
+    r0 = min(limits.registers_per_sm // (b0 * block) // STEP * STEP, limits.registers_per_thread)
+    own = {f"b{number}": blocks for number, blocks in enumerate(alone, 1)}
+    return {**own, "by_shared": by_shared, "by_threads": by_threads, "b0": b0, "r0": max(LEAST, r0)}

@@ -59,17 +59,11 @@ def members(job: Job) -> tuple[tuple[str, ...], str]:
 
 
 def group_of(job: Job, kernels: list[SourceKernel]) -> KernelGroup:
-    granularity = _granularity(job)
-    plain = [
-        FusionSlot(letter=letter, kernel=each, sizes=each.sizes, prefix="")
-        for letter, each in zip(SLOTS, kernels, strict=False)
-    ]
-    slots = pairing.regrouped(plain, granularity).slots
-    sizes = _sizes(job, slots)
-    return KernelGroup(
-        slots=tuple(dataclasses.replace(slot, sizes=frozen(sizes[slot.letter])) for slot in slots),
-        granularity=granularity,
-    )
+    plain = (FusionSlot(letter="", kernel=each, sizes=each.sizes, prefix="") for each in kernels)
+    group = pairing.regrouped(plain, _granularity(job))
+    sizes = _sizes(job, group.slots)
+    slots = (dataclasses.replace(slot, sizes=frozen(sizes[slot.letter])) for slot in group.slots)
+    return dataclasses.replace(group, slots=tuple(slots))
 
 
 def _granularity(job: Job) -> int:
@@ -102,7 +96,7 @@ def _sizes(job: Job, slots: tuple[FusionSlot, ...]) -> dict[str, dict[str, int]]
 
 def part_of(request: FusionRequest, pair: pairing.Pair) -> FusionRequest:
     """A pair of a larger group as a job of its own: the same search, on the same device, at the same sizes."""
-    group = pairing.as_pair(request.group, pair)
+    group = pairing.regrouped([request.group.slot(letter) for letter in pair], request.group.granularity)
     names = [request.names[letter] for letter in pair]
     keys: dict[str, object] = {"pair": names, "granularity": group.granularity}
     job = dataclasses.replace(request.job, request=frozen(keys), sizes=frozen(group.sizes), lines=frozen())

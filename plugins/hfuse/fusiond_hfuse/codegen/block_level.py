@@ -28,21 +28,12 @@ def by_block(schedule: FusionSchedule) -> list[str]:
     for side in schedule.sides[:-1]:
         letter, blocks = side.slot.letter, units_of(side)
         if schedule.assign == "sequential":
-            lines += [
-                f"    if (block < {blocks}) {{",
-                *_if_own(schedule, side, "block", "        "),
-                "        return;",
-                "    }",
-                f"    block -= {blocks};",
-            ]
+            lines += [*_where(f"block < {blocks}", schedule, side, "block"), f"    block -= {blocks};"]
         else:
             before = f"before_{letter}"
             lines += [
                 f"    const unsigned int {before} = __umulhi(block, fusiond_{letter}_ratio);",
-                f"    if (__umulhi(block + 1, fusiond_{letter}_ratio) > {before}) {{",
-                *_if_own(schedule, side, before, "        "),
-                "        return;",
-                "    }",
+                *_where(f"__umulhi(block + 1, fusiond_{letter}_ratio) > {before}", schedule, side, before),
                 f"    block -= {before};",
             ]
     return lines + _if_own(schedule, schedule.sides[-1], "block", "    ")
@@ -84,13 +75,13 @@ def _by_multiprocessor(schedule: FusionSchedule) -> list[str]:
         "    const unsigned int block = which;",
     ]
     for at, side in enumerate(schedule.sides[:-1]):
-        lines += [
-            f"    if (whose == {at}) {{",
-            *_if_own(schedule, side, "block", "        "),
-            "        return;",
-            "    }",
-        ]
+        lines += _where(f"whose == {at}", schedule, side, "block")
     return lines + _if_own(schedule, schedule.sides[-1], "block", "    ")
+
+
+def _where(condition: str, schedule: FusionSchedule, side: FusedSide, block: str) -> list[str]:
+    """A side's work in blocks of which a condition holds, and nothing else in them."""
+    return [f"    if ({condition}) {{", *_if_own(schedule, side, block, "        "), "        return;", "    }"]
 
 
 def _if_own(schedule: FusionSchedule, side: FusedSide, block: str, indent: str) -> list[str]:

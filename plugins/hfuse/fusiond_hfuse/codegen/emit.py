@@ -91,7 +91,7 @@ def unfused(
 _COUNTS = {2: "two", 3: "three", 4: "four"}
 
 
-def fused(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, version: int) -> Program:
+def fused(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap) -> Program:
     """One launch that does the work of all. ValueError when the grid is longer than a launch can have."""
     shapes = shapes_of(schedule)
     grid = launched_blocks(schedule, shapes)
@@ -122,7 +122,7 @@ def fused(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, versio
     )  # fmt: skip
     program = Program(
         name=f"{fuse.listed(group.names)}, fused ({how})", buffers=buffers,
-        sources=(fused_source(group, schedule, cap, version),), steps=(*before, launch),
+        sources=(fused_source(group, schedule, cap),), steps=(*before, launch),
     )  # fmt: skip
     return sized(program, group.sizes, group.fixed_sizes)
 
@@ -220,10 +220,10 @@ class _Part:
         return dataclasses.replace(step, name=name, stream=self.stream)
 
 
-def fused_source(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap, version: int) -> Source:
+def fused_source(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap) -> Source:
     if group.slots[0].kernel.ptx is not None:
         return Source(
-            name="fused", text=ptx_fuse.write(schedule, version, cap), language=SourceLanguage.PTX,
+            name="fused", text=ptx_fuse.write(schedule, cap), language=SourceLanguage.PTX,
             entries=(fuse.entry_name(schedule),), register_cap=cap.registers,
             symbols=tuple(f"{slot.letter}_{each.symbol}" for slot in group.slots for each in slot.kernel.variables),
         )  # fmt: skip
@@ -231,7 +231,7 @@ def fused_source(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap,
     setting = "".join(host_variables.text(each.kernel, each.letter) for each in group.slots)
     variables = ((slot.letter, each.symbol) for slot in group.slots for each in slot.kernel.variables)
     return Source(
-        name="fused", text=fuse.write(schedule, version, cap) + setting, entries=(fuse.entry_name(schedule), *setters),
+        name="fused", text=fuse.write(schedule, cap) + setting, entries=(fuse.entry_name(schedule), *setters),
         register_cap=cap.registers, flags=group.slots[0].kernel.flags,
         symbols=tuple(f"fusiond_{letter}::{symbol}" for letter, symbol in variables),
     )  # fmt: skip

@@ -33,6 +33,7 @@ from fusiond_hfuse.frontend import shadows
 from fusiond_hfuse.frontend.includes import HOISTED
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS
 
+VERSION = 1  #: Of the strategy
 _PRELUDE = """\
 // A barrier over `threads` threads of the block (a multiple of 32), under one of the hardware's sixteen ids.
 #if defined(__CUDACC__) && !defined(FUSIOND_BARRIER)
@@ -53,11 +54,11 @@ def entry_name(schedule: FusionSchedule) -> str:
     return "fused_" + "_".join(re.sub(r"\W", "_", side.slot.kernel.name) for side in schedule.by_letter)
 
 
-def write(schedule: FusionSchedule, version: int, cap: RegisterCap) -> str:
+def write(schedule: FusionSchedule, cap: RegisterCap) -> str:
     """The text of the fused kernel, the same for the same schedule and cap. Where no number caps its registers, launch
     bounds do: of its block, and of how many blocks are to be resident."""
     by_letter = list(schedule.by_letter)
-    parts = ["\n".join(heading(schedule, version)) + "\n"]
+    parts = ["\n".join(heading(schedule)) + "\n"]
     headers = [name for side in by_letter for name in side.slot.kernel.unit.system if name in HOISTED]
     if headers:
         parts.append("".join(f"#include <{name}>\n" for name in dict.fromkeys(headers)))
@@ -104,9 +105,9 @@ def listed(names: list[str] | tuple[str, ...]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def heading(schedule: FusionSchedule, version: int) -> Iterator[str]:
+def heading(schedule: FusionSchedule) -> Iterator[str]:
     names = listed([side.slot.kernel.name for side in schedule.by_letter])
-    yield f"// {names}, fused {schedule.kind}ly by fusiond (hfuse {version})."
+    yield f"// {names}, fused {schedule.kind}ly by fusiond (hfuse {VERSION})."
     yield "//"
     width = max(len(side.slot.kernel.instance) for side in schedule.sides)
     for side in schedule.sides:

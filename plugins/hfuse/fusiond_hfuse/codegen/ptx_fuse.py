@@ -30,12 +30,11 @@ from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.analysis.registers import RegisterCap
 from fusiond_hfuse.codegen import fuse
 from fusiond_hfuse.codegen.hidden_arguments import MULTIPROCESSORS, alignment, counters
-from fusiond_hfuse.codegen.ptx_side import ARENA, SideWriter
+from fusiond_hfuse.codegen.ptx_side import ARENA, INDENT, SideWriter
 from fusiond_hfuse.codegen.sides import grid_axes, hidden_words, trade
 from fusiond_hfuse.frontend.fusion_group import KernelGroup
 from fusiond_hfuse.frontend.source_kernel import WARP, PtxText
 
-_INDENT = "    "
 _ARCH = re.compile(r"sm_(\d+)([af]?)")
 
 
@@ -64,10 +63,10 @@ def target_problem(group: KernelGroup) -> str:
     return ""
 
 
-def write(schedule: FusionSchedule, strategy_version: int, cap: RegisterCap) -> str:
+def write(schedule: FusionSchedule, cap: RegisterCap) -> str:
     """The text of the fused kernel, the same for the same schedule and cap. ValueError for shared memory that is named
     in a way that cannot be moved."""
-    return _Writer(schedule, cap).text(strategy_version)
+    return _Writer(schedule, cap).text()
 
 
 class _Writer:
@@ -75,11 +74,11 @@ class _Writer:
         self.schedule, self.cap = schedule, cap
         self._writers = {side.slot.letter: SideWriter(schedule, side) for side in schedule.sides}
 
-    def text(self, strategy_version: int) -> str:
+    def text(self) -> str:
         schedule = self.schedule
         writers = [self._writers[side.slot.letter] for side in schedule.by_letter]
         texts = [each.ptx for each in writers]
-        lines = list(fuse.heading(schedule, strategy_version))
+        lines = list(fuse.heading(schedule))
         lines += [f".version {version(texts)}", f".target {self._target(texts)}", ".address_size 64", ""]
         shared: dict[str, None] = {}
         for each in writers:
@@ -94,7 +93,7 @@ class _Writer:
                 lines += ["", f"// --- of {each.letter}: {each.side.slot.kernel.name}", *own]
         lines += ["", *self._head(writers), "{", *self._registers(writers)]
         lines += list(self._by_block() if schedule.level == "block" else self._by_threads())
-        return "\n".join([*lines, "$done:", f"{_INDENT}ret;", "}", ""])
+        return "\n".join([*lines, "$done:", f"{INDENT}ret;", "}", ""])
 
     def _target(self, texts: list[PtxText]) -> str:
         """sm_90 has no `setmaxnreg`, sm_90a does (PTX ISA, setmaxnreg)."""
@@ -109,7 +108,7 @@ class _Writer:
         parameters += [f".param .u32 {names.get(name, name)}" for name in hidden_words(schedule)]
         parameters += [".param .u64 fused_tickets"] if counters(schedule) else []
         yield f".visible .entry {fuse.entry_name(schedule)}("
-        yield ",\n".join(f"{_INDENT}{each}" for each in parameters)
+        yield ",\n".join(f"{INDENT}{each}" for each in parameters)
         yield ")"
         yield f".maxntid {schedule.threads}, 1, 1"
         cluster = schedule.sides[0].slot.kernel.parsed.cluster
@@ -119,21 +118,21 @@ class _Writer:
             yield f".minnctapersm {self.cap.blocks}"
 
     def _registers(self, writers: list[SideWriter]) -> Iterator[str]:
-        yield f"{_INDENT}.reg .pred %who, %gone;"
+        yield f"{INDENT}.reg .pred %who, %gone;"
         names = ["%thread", "%warp", "%block", "%at", "%before", "%ratio", "%ticket", "%side", "%count"]
-        yield f"{_INDENT}.reg .b32 {', '.join(names)};"
-        yield f"{_INDENT}.reg .b64 %tickets, %place;"
+        yield f"{INDENT}.reg .b32 {', '.join(names)};"
+        yield f"{INDENT}.reg .b64 %tickets, %place;"
         for each in writers:
-            yield f"{_INDENT}.reg .b32 {', '.join(each.register_names())};"
-        yield f"{_INDENT}mov.u32 %thread, %tid.x;"
+            yield f"{INDENT}.reg .b32 {', '.join(each.register_names())};"
+        yield f"{INDENT}mov.u32 %thread, %tid.x;"
 
     # --- warp level, and vertical ---
 
     def _by_threads(self) -> Iterator[str]:
         schedule = self.schedule
-        yield f"{_INDENT}mov.u32 %block, %ctaid.x;"
+        yield f"{INDENT}mov.u32 %block, %ctaid.x;"
         if schedule.map == "stride":
-            yield f"{_INDENT}ld.param.u32 %count, [fused_blocks];"
+            yield f"{INDENT}ld.param.u32 %count, [fused_blocks];"
         beside = schedule.kind == "horizontal"
         if beside:
             yield from self._warp()
@@ -143,49 +142,49 @@ class _Writer:
             yield f"${letter}:"
             yield self._about(side)
             if beside and not last:
-                yield f"{_INDENT}setp.ge.u32 %who, %warp, {(side.first + side.threads) // WARP};"
-                yield f"{_INDENT}@%who bra {after};"
+                yield f"{INDENT}setp.ge.u32 %who, %warp, {(side.first + side.threads) // WARP};"
+                yield f"{INDENT}@%who bra {after};"
             thread = "%thread"
             if side.first and beside:
                 thread = f"%{letter}_thread"
-                yield f"{_INDENT}sub.u32 {thread}, %thread, {side.first};"
-            yield from (f"{_INDENT}{each}" for each in trade(schedule, side))
+                yield f"{INDENT}sub.u32 {thread}, %thread, {side.first};"
+            yield from (f"{INDENT}{each}" for each in trade(schedule, side))
             yield from self._grid(side)
             if schedule.map == "stride":
                 yield from self._loop(side, thread)
             else:
                 yield from self._once(side, thread, "$done" if beside else after)
             if beside and not last and self._writers[letter].goes_on:
-                yield f"{_INDENT}bra $done;"
+                yield f"{INDENT}bra $done;"
 
     def _agreed(self, register: str) -> Iterator[str]:
         """Tells ptxas that a register is the same in all threads of a warp."""
         if self.schedule.threads % WARP == 0:
-            yield f"{_INDENT}shfl.sync.idx.b32 {register}, {register}, 0, 31, -1;"
+            yield f"{INDENT}shfl.sync.idx.b32 {register}, {register}, 0, 31, -1;"
 
     def _warp(self) -> Iterator[str]:
-        yield f"{_INDENT}shr.u32 %warp, %thread, 5;"
+        yield f"{INDENT}shr.u32 %warp, %thread, 5;"
         yield from self._agreed("%warp")
 
     def _about(self, side: FusedSide) -> str:
         ptx, last = self._writers[side.slot.letter].ptx, side.first + side.threads - 1
         where = f"threads {side.first} to {last}" if self.schedule.level == "warp" else "blocks of its own"
         own = f"barriers {', '.join(map(str, ptx.barriers))} from {side.barrier} on" if ptx.barriers else "no barrier"
-        return f"{_INDENT}// --- {side.slot.letter}: {side.slot.kernel.name} ({ptx.entry.name}): {where}, {own}"
+        return f"{INDENT}// --- {side.slot.letter}: {side.slot.kernel.name} ({ptx.entry.name}): {where}, {own}"
 
     def _grid(self, side: FusedSide) -> Iterator[str]:
         """The lengths of a side's grid that are arguments, and the number of its blocks."""
         letter, writer = side.slot.letter, self._writers[side.slot.letter]
         for axis in grid_axes(side.slot):
-            yield f"{_INDENT}ld.param.u32 %{letter}_grid_{axis}, [{letter}_grid_{axis}];"
+            yield f"{INDENT}ld.param.u32 %{letter}_grid_{axis}, [{letter}_grid_{axis}];"
         known = math.prod(each for each in writer.grid if each is not None)
         unknown = [f"%{letter}_grid_{axis}" for axis in grid_axes(side.slot)]
         if not unknown:
-            yield f"{_INDENT}mov.u32 %{letter}_blocks, {known};"
+            yield f"{INDENT}mov.u32 %{letter}_blocks, {known};"
             return
-        yield f"{_INDENT}mov.u32 %{letter}_blocks, {unknown[0]};"
+        yield f"{INDENT}mov.u32 %{letter}_blocks, {unknown[0]};"
         for each in (*unknown[1:], *([str(known)] if known != 1 else [])):
-            yield f"{_INDENT}mul.lo.u32 %{letter}_blocks, %{letter}_blocks, {each};"
+            yield f"{INDENT}mul.lo.u32 %{letter}_blocks, %{letter}_blocks, {each};"
 
     def _is_longest(self, side: FusedSide) -> bool:
         """Whether the launch has no block beyond this side's, as numbers in the text say."""
@@ -201,33 +200,33 @@ class _Writer:
         """One block of a side, if it has one of this number: all threads of the side agree on that."""
         letter, writer = side.slot.letter, self._writers[side.slot.letter]
         if not self._is_longest(side):
-            yield f"{_INDENT}setp.ge.u32 %who, %block, %{letter}_blocks;"
-            yield f"{_INDENT}@%who bra {otherwise};"
+            yield f"{INDENT}setp.ge.u32 %who, %block, %{letter}_blocks;"
+            yield f"{INDENT}@%who bra {otherwise};"
         yield from self._work(writer, thread, "%block")
 
     def _work(self, writer: SideWriter, thread: str, block: str) -> Iterator[str]:
-        yield from writer.setup_lines(thread, block, _INDENT)
-        yield from writer.body_lines(_INDENT)
+        yield from writer.setup_lines(thread, block)
+        yield from writer.body_lines()
         if writer.goes_on:
             yield f"${writer.letter}_end:"
-            yield from writer.drain_lines(_INDENT)
+            yield from writer.drain_lines()
 
     def _loop(self, side: FusedSide, thread: str) -> Iterator[str]:
         """One side's work on every one of its blocks that fall to this one. A block may write to shared memory that a
         slower thread of the block before still reads, hence the barrier."""
         letter, writer = side.slot.letter, self._writers[side.slot.letter]
         parsed = side.slot.kernel.parsed
-        yield f"{_INDENT}mov.u32 %{letter}_block, %block;"
-        yield f"{_INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"
-        yield f"{_INDENT}@%who bra ${letter}_over;"
+        yield f"{INDENT}mov.u32 %{letter}_block, %block;"
+        yield f"{INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"
+        yield f"{INDENT}@%who bra ${letter}_over;"
         yield f"${letter}_next:"
         yield from self._work(writer, thread, f"%{letter}_block")
-        yield f"{_INDENT}add.u32 %{letter}_block, %{letter}_block, %count;"
-        yield f"{_INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"
-        yield f"{_INDENT}@%who bra ${letter}_over;"
+        yield f"{INDENT}add.u32 %{letter}_block, %{letter}_block, %count;"
+        yield f"{INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"
+        yield f"{INDENT}@%who bra ${letter}_over;"
         if parsed.uses_dynamic_shared or parsed.static_shared_bytes != 0:
-            yield f"{_INDENT}barrier.sync {side.barrier}, {side.threads};"
-        yield f"{_INDENT}bra ${letter}_next;"
+            yield f"{INDENT}barrier.sync {side.barrier}, {side.threads};"
+        yield f"{INDENT}bra ${letter}_next;"
         yield f"${letter}_over:"
 
     # --- block level ---
@@ -238,24 +237,24 @@ class _Writer:
             yield from self._grid(side)
             if side.virtual > 1:
                 letter = side.slot.letter
-                yield f"{_INDENT}add.u32 %{letter}_part, %{letter}_blocks, {side.virtual - 1};"
-                yield f"{_INDENT}shr.u32 %{letter}_part, %{letter}_part, {side.virtual.bit_length() - 1};"
+                yield f"{INDENT}add.u32 %{letter}_part, %{letter}_blocks, {side.virtual - 1};"
+                yield f"{INDENT}shr.u32 %{letter}_part, %{letter}_part, {side.virtual.bit_length() - 1};"
         if self.schedule.assign == "multiprocessor":
             yield from self._by_multiprocessor()
             return
         if self.schedule.assign == "ticket":
-            yield f"{_INDENT}.shared .align 4 .u32 fused_ticket;"
+            yield f"{INDENT}.shared .align 4 .u32 fused_ticket;"
             yield from self._first_thread("$shared")
-            yield f"{_INDENT}ld.param.u64 %tickets, [fused_tickets];"
-            yield f"{_INDENT}cvta.to.global.u64 %tickets, %tickets;"
-            yield f"{_INDENT}atom.global.add.u32 %ticket, [%tickets], 1;"
-            yield f"{_INDENT}st.shared.u32 [fused_ticket], %ticket;"
+            yield f"{INDENT}ld.param.u64 %tickets, [fused_tickets];"
+            yield f"{INDENT}cvta.to.global.u64 %tickets, %tickets;"
+            yield f"{INDENT}atom.global.add.u32 %ticket, [%tickets], 1;"
+            yield f"{INDENT}st.shared.u32 [fused_ticket], %ticket;"
             yield "$shared:"
-            yield f"{_INDENT}bar.sync 0;"
-            yield f"{_INDENT}ld.shared.u32 %block, [fused_ticket];"
+            yield f"{INDENT}bar.sync 0;"
+            yield f"{INDENT}ld.shared.u32 %block, [fused_ticket];"
             yield from self._agreed("%block")
         else:
-            yield f"{_INDENT}mov.u32 %block, %ctaid.x;"
+            yield f"{INDENT}mov.u32 %block, %ctaid.x;"
         for number, side in enumerate(self.schedule.sides):
             letter = side.slot.letter
             if number == len(self.schedule.sides) - 1:
@@ -264,29 +263,29 @@ class _Writer:
             units = self._units(side)
             following = self.schedule.sides[number + 1].slot.letter
             if self.schedule.assign == "sequential":
-                yield f"{_INDENT}setp.ge.u32 %who, %block, {units};"
-                yield f"{_INDENT}@%who bra $not_{letter};"
+                yield f"{INDENT}setp.ge.u32 %who, %block, {units};"
+                yield f"{INDENT}@%who bra $not_{letter};"
                 yield from self._if_own(side, "%block")
                 yield f"$not_{letter}:  // then of {following}"
-                yield f"{_INDENT}sub.u32 %block, %block, {units};"
+                yield f"{INDENT}sub.u32 %block, %block, {units};"
             else:
-                yield f"{_INDENT}ld.param.u32 %ratio, [{letter}_ratio];"
+                yield f"{INDENT}ld.param.u32 %ratio, [{letter}_ratio];"
                 yield from self._share("%block")
-                yield f"{_INDENT}@%who bra $not_{letter};"
+                yield f"{INDENT}@%who bra $not_{letter};"
                 yield from self._if_own(side, "%before")
                 yield f"$not_{letter}:  // then of {following}"
-                yield f"{_INDENT}sub.u32 %block, %block, %before;"
+                yield f"{INDENT}sub.u32 %block, %block, %before;"
 
     def _share(self, number: str) -> Iterator[str]:
         """%before: how many of the numbers below are the side's, by its ratio; %who: this one is not."""
-        yield f"{_INDENT}mul.hi.u32 %before, {number}, %ratio;"
-        yield f"{_INDENT}add.u32 %at, {number}, 1;"
-        yield f"{_INDENT}mul.hi.u32 %at, %at, %ratio;"
-        yield f"{_INDENT}setp.le.u32 %who, %at, %before;"
+        yield f"{INDENT}mul.hi.u32 %before, {number}, %ratio;"
+        yield f"{INDENT}add.u32 %at, {number}, 1;"
+        yield f"{INDENT}mul.hi.u32 %at, %at, %ratio;"
+        yield f"{INDENT}setp.le.u32 %who, %at, %before;"
 
     def _first_thread(self, otherwise: str) -> Iterator[str]:
-        yield f"{_INDENT}setp.ne.u32 %who, %thread, 0;"
-        yield f"{_INDENT}@%who bra {otherwise};"
+        yield f"{INDENT}setp.ne.u32 %who, %thread, 0;"
+        yield f"{INDENT}@%who bra {otherwise};"
 
     def _units(self, side: FusedSide) -> str:
         """The register with the number of fused blocks that a side's own come to."""
@@ -297,47 +296,47 @@ class _Writer:
         blocks. Where that side has none left, the next one that has (POD-Attention, section 4)."""
         sides = self.schedule.sides
         count = len(sides)
-        yield f"{_INDENT}.shared .align 8 .u32 fused_whose[2];"
+        yield f"{INDENT}.shared .align 8 .u32 fused_whose[2];"
         yield from self._first_thread("$shared")
-        yield f"{_INDENT}ld.param.u64 %tickets, [fused_tickets];"
-        yield f"{_INDENT}cvta.to.global.u64 %tickets, %tickets;"
-        yield f"{_INDENT}mov.u32 %at, %smid;"
-        yield f"{_INDENT}and.b32 %at, %at, {MULTIPROCESSORS - 1};"
-        yield f"{_INDENT}mad.wide.u32 %place, %at, 4, %tickets;"
-        yield f"{_INDENT}atom.global.add.u32 %ticket, [%place+{4 * count}], 1;"
+        yield f"{INDENT}ld.param.u64 %tickets, [fused_tickets];"
+        yield f"{INDENT}cvta.to.global.u64 %tickets, %tickets;"
+        yield f"{INDENT}mov.u32 %at, %smid;"
+        yield f"{INDENT}and.b32 %at, %at, {MULTIPROCESSORS - 1};"
+        yield f"{INDENT}mad.wide.u32 %place, %at, 4, %tickets;"
+        yield f"{INDENT}atom.global.add.u32 %ticket, [%place+{4 * count}], 1;"
         for number, side in enumerate(sides[:-1]):
-            yield f"{_INDENT}ld.param.u32 %ratio, [{side.slot.letter}_ratio];"
+            yield f"{INDENT}ld.param.u32 %ratio, [{side.slot.letter}_ratio];"
             yield from self._share("%ticket")
-            yield f"{_INDENT}mov.u32 %side, {number};"
-            yield f"{_INDENT}@!%who bra $whose;"
-            yield f"{_INDENT}sub.u32 %ticket, %ticket, %before;"
-        yield f"{_INDENT}mov.u32 %side, {count - 1};"
+            yield f"{INDENT}mov.u32 %side, {number};"
+            yield f"{INDENT}@!%who bra $whose;"
+            yield f"{INDENT}sub.u32 %ticket, %ticket, %before;"
+        yield f"{INDENT}mov.u32 %side, {count - 1};"
         yield "$whose:"
-        yield f"{_INDENT}mad.wide.u32 %place, %side, 4, %tickets;"
-        yield f"{_INDENT}atom.global.add.u32 %block, [%place], 1;"
+        yield f"{INDENT}mad.wide.u32 %place, %side, 4, %tickets;"
+        yield f"{INDENT}atom.global.add.u32 %block, [%place], 1;"
         for number, side in enumerate(sides):
-            yield f"{_INDENT}setp.eq.u32 %who, %side, {number};"
-            yield f"{_INDENT}@%who mov.u32 %count, {self._units(side)};"
-        yield f"{_INDENT}setp.lt.u32 %who, %block, %count;"
-        yield f"{_INDENT}@%who bra $which;"
-        yield f"{_INDENT}add.u32 %side, %side, 1;"
-        yield f"{_INDENT}setp.eq.u32 %who, %side, {count};"
-        yield f"{_INDENT}@%who mov.u32 %side, 0;"
-        yield f"{_INDENT}bra $whose;"
+            yield f"{INDENT}setp.eq.u32 %who, %side, {number};"
+            yield f"{INDENT}@%who mov.u32 %count, {self._units(side)};"
+        yield f"{INDENT}setp.lt.u32 %who, %block, %count;"
+        yield f"{INDENT}@%who bra $which;"
+        yield f"{INDENT}add.u32 %side, %side, 1;"
+        yield f"{INDENT}setp.eq.u32 %who, %side, {count};"
+        yield f"{INDENT}@%who mov.u32 %side, 0;"
+        yield f"{INDENT}bra $whose;"
         yield "$which:"
-        yield f"{_INDENT}st.shared.u32 [fused_whose], %side;"
-        yield f"{_INDENT}st.shared.u32 [fused_whose+4], %block;"
+        yield f"{INDENT}st.shared.u32 [fused_whose], %side;"
+        yield f"{INDENT}st.shared.u32 [fused_whose+4], %block;"
         yield "$shared:"
-        yield f"{_INDENT}bar.sync 0;"
-        yield f"{_INDENT}ld.shared.u32 %side, [fused_whose];"
-        yield f"{_INDENT}ld.shared.u32 %block, [fused_whose+4];"
+        yield f"{INDENT}bar.sync 0;"
+        yield f"{INDENT}ld.shared.u32 %side, [fused_whose];"
+        yield f"{INDENT}ld.shared.u32 %block, [fused_whose+4];"
         yield from self._agreed("%side")
         yield from self._agreed("%block")
         for number, side in enumerate(sides):
             letter = side.slot.letter
             if number < count - 1:
-                yield f"{_INDENT}setp.ne.u32 %who, %side, {number};"
-                yield f"{_INDENT}@%who bra $not_{letter};"
+                yield f"{INDENT}setp.ne.u32 %who, %side, {number};"
+                yield f"{INDENT}@%who bra $not_{letter};"
             yield from self._if_own(side, "%block")
             if number < count - 1:
                 yield f"$not_{letter}:"
@@ -350,17 +349,17 @@ class _Writer:
         if lanes < self.schedule.threads:
             whole = lanes % WARP == 0
             yield from self._warp() if whole else ()
-            yield f"{_INDENT}setp.ge.u32 %who, {f'%warp, {lanes // WARP}' if whole else f'%thread, {lanes}'};"
-            yield f"{_INDENT}@%who bra $done;"
+            yield f"{INDENT}setp.ge.u32 %who, {f'%warp, {lanes // WARP}' if whole else f'%thread, {lanes}'};"
+            yield f"{INDENT}@%who bra $done;"
         if side.virtual == 1:
             yield from self._work(writer, "%thread", block)
             return
-        yield f"{_INDENT}div.u32 %{letter}_virtual, %thread, {side.threads};"
+        yield f"{INDENT}div.u32 %{letter}_virtual, %thread, {side.threads};"
         yield from self._agreed(f"%{letter}_virtual")
-        yield f"{_INDENT}rem.u32 %{letter}_thread, %thread, {side.threads};"
-        yield f"{_INDENT}mad.lo.u32 %{letter}_block, {block}, {side.virtual}, %{letter}_virtual;"
-        yield f"{_INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"
-        yield f"{_INDENT}@%who bra $done;"
+        yield f"{INDENT}rem.u32 %{letter}_thread, %thread, {side.threads};"
+        yield f"{INDENT}mad.lo.u32 %{letter}_block, {block}, {side.virtual}, %{letter}_virtual;"
+        yield f"{INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"
+        yield f"{INDENT}@%who bra $done;"
         yield from self._work(writer, f"%{letter}_thread", f"%{letter}_block")
         if writer.goes_on:
-            yield f"{_INDENT}bra $done;"
+            yield f"{INDENT}bra $done;"

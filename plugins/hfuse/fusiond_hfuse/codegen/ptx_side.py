@@ -32,6 +32,7 @@ from fusiond_hfuse.frontend.ptx_kernel import barrier_id, barrier_numbers, is_bl
 from fusiond_hfuse.frontend.source_kernel import PtxText
 
 ARENA = "fused_arena"
+INDENT = "    "
 _AXES = "xyz"
 
 
@@ -147,11 +148,8 @@ class SideWriter:
 
     def externals(self) -> Iterator[Function]:
         """Functions of the system that are declared and not defined: all sides have them in common."""
-        defined = {each.name for each in self.ptx.functions}
-        words = self._words
-        for function in self.ptx.module.functions:
-            if function.body is None and function.name in words and function.name not in defined:
-                yield function
+        named = self._words - {each.name for each in self.ptx.functions}
+        return (each for each in self.ptx.module.functions if each.body is None and each.name in named)
 
     def parameters(self) -> list[str]:
         """The kernel's own, under the side's names."""
@@ -184,12 +182,12 @@ class SideWriter:
 
     # --- the body ---
 
-    def body_lines(self, indent: str) -> Iterator[str]:
+    def body_lines(self) -> Iterator[str]:
         """The kernel's body; a thread that is done comes to `$a_end`, behind it."""
         assert self.ptx.entry.body is not None
         wide = self._wide_arena(self.ptx.entry.body)
         body = self._rewritten(self.ptx.entry.body, self._changes(self.ptx.entry, entry=True))
-        yield from printer.block_lines(PtxBlock(body.line, (*wide, *body.statements)), indent)
+        yield from printer.block_lines(PtxBlock(body.line, (*wide, *body.statements)), INDENT)
 
     def _rewritten(self, body: PtxBlock, changes: Mapping[str, Change]) -> PtxBlock:
         touched: dict[str, Change] = dict.fromkeys(self._places, self._placed)
@@ -311,35 +309,28 @@ class SideWriter:
 
     # --- what is worked out once ---
 
-    def setup_lines(self, thread: str, block: str, indent: str) -> Iterator[str]:
+    def setup_lines(self, thread: str, block: str) -> Iterator[str]:
         """What the body reads of its thread and block, given both counted from 0 in registers; the grid's lengths and
         `%a_virtual` are there already."""
-        words = self._words
-        yield from _divided(
-            self.letter, "tid", thread, self.side.shape, {axis for axis in _AXES if f"%tid.{axis}" in words}, indent
-        )
-        lengths = [f"%{self.letter}_grid_{axis}" if length is None else length for axis, length in
-                   zip(_AXES, self.grid, strict=True)]  # fmt: skip
-        yield from _divided(
-            self.letter, "ctaid", block, lengths, {axis for axis in _AXES if f"%ctaid.{axis}" in words}, indent
-        )
+        words, letter = self._words, self.letter
+        lengths = [length or f"%{letter}_grid_{axis}" for axis, length in zip(_AXES, self.grid, strict=True)]
+        yield from _divided(letter, "tid", thread, self.side.shape, words)
+        yield from _divided(letter, "ctaid", block, lengths, words)
         if "%warpid" in words:
-            yield f"{indent}shr.u32 %{self.letter}_warpid, {thread}, 5;"
+            yield f"{INDENT}shr.u32 %{self.letter}_warpid, {thread}, 5;"
         if self._grid_place is not None:
-            yield f"{indent}ld.param.u64 %place, [fused_tickets];"
-            yield f"{indent}add.u64 %place, %place, {4 * self._grid_place};"
-            yield f"{indent}mov.b64 {{%{self.letter}_envreg2, %{self.letter}_envreg1}}, %place;"
+            yield f"{INDENT}ld.param.u64 %place, [fused_tickets];"
+            yield f"{INDENT}add.u64 %place, %place, {4 * self._grid_place};"
+            yield f"{INDENT}mov.b64 {{%{self.letter}_envreg2, %{self.letter}_envreg1}}, %place;"
         if self._places and (self._offset or self._slice):
-            yield f"{indent}mov.u32 %{self.letter}_arena, {ARENA};"
+            yield f"{INDENT}mov.u32 %{self.letter}_arena, {ARENA};"
             if self._offset:
-                yield f"{indent}ld.param.u32 %{self.letter}_part, [{self.letter}_shared];"
-                yield f"{indent}add.u32 %{self.letter}_arena, %{self.letter}_arena, %{self.letter}_part;"
+                yield f"{INDENT}ld.param.u32 %{self.letter}_part, [{self.letter}_shared];"
+                yield f"{INDENT}add.u32 %{self.letter}_arena, %{self.letter}_arena, %{self.letter}_part;"
             if self._slice:
-                yield f"{indent}ld.param.u32 %{self.letter}_part, [{self.letter}_slice];"
-                yield (
-                    f"{indent}mad.lo.u32 %{self.letter}_arena, %{self.letter}_virtual, %{self.letter}_part, "
-                    f"%{self.letter}_arena;"
-                )
+                yield f"{INDENT}ld.param.u32 %{self.letter}_part, [{self.letter}_slice];"
+                a = self.letter
+                yield f"{INDENT}mad.lo.u32 %{a}_arena, %{a}_virtual, %{a}_part, %{a}_arena;"
 
     def register_names(self) -> list[str]:
         """The registers of 32 bits that `setup_lines` and the schedule use, those that nothing uses among them."""
@@ -347,7 +338,7 @@ class SideWriter:
         rest = ("thread", "block", "blocks", "virtual", "arena", "part", "warpid", "rest", "envreg1", "envreg2")
         return [*axes, *(f"%{self.letter}_{each}" for each in rest)]
 
-    def drain_lines(self, indent: str) -> Iterator[str]:
+    def drain_lines(self) -> Iterator[str]:
         """Whoever has left is still waited for at the barriers of the others: it votes until all have left."""
         if not self.side.slot.kernel.parsed.drains or self._alone:
             return
@@ -355,12 +346,12 @@ class SideWriter:
         for number in range(self.side.virtual):
             guard = ""
             if self.side.virtual > 1:
-                yield f"{indent}setp.eq.u32 %who, %{self.letter}_virtual, {number};"
+                yield f"{INDENT}setp.eq.u32 %who, %{self.letter}_virtual, {number};"
                 guard = "@%who "
-            yield f"{indent}mov.pred %gone, -1;"
+            yield f"{INDENT}mov.pred %gone, -1;"
             own = self.side.barrier + number * len(self.ptx.barriers)
-            yield f"{indent}{guard}barrier.red.and.pred %gone, {own}, {self.side.threads}, %gone;"
-            yield f"{indent}@!%gone bra ${self.letter}_drain;"
+            yield f"{INDENT}{guard}barrier.red.and.pred %gone, {own}, {self.side.threads}, %gone;"
+            yield f"{INDENT}@!%gone bra ${self.letter}_drain;"
 
 
 def _added(words: Sequence[str]) -> tuple[int, int]:
@@ -382,35 +373,31 @@ def _without(block: PtxBlock, names: frozenset[str]) -> PtxBlock:
     return PtxBlock(block.line, tuple(kept))
 
 
-def _divided(
-    letter: str, of: str, number: str, lengths: Sequence[int | str], wanted: set[str], indent: str
-) -> Iterator[str]:
-    """The parts of a number that runs over up to three axes, x the fastest; only those that are wanted, nothing for
-    axes of length one, no division by what is a power of two."""
+def _divided(letter: str, of: str, number: str, lengths: Sequence[int | str], words: frozenset[str]) -> Iterator[str]:
+    """The parts of a number that runs over up to three axes, x the fastest; only those that are read, nothing for axes
+    of length one, no division by what is a power of two."""
     long = [axis for axis, length in zip(_AXES, lengths, strict=True) if length != 1]
-    rest = number
+    wanted = {axis for axis in _AXES if f"%{of}.{axis}" in words}
+    rest, following = number, f"%{letter}_rest"
     for at, axis in enumerate(long):
         name, length = f"%{letter}_{of}_{axis}", lengths[_AXES.index(axis)]
-        later = [each for each in long[at + 1 :] if each in wanted]
+        later = not wanted.isdisjoint(long[at + 1 :])
         if not later and axis not in wanted:
             return
         if at == len(long) - 1:
-            yield f"{indent}mov.u32 {name}, {rest};"
+            yield f"{INDENT}mov.u32 {name}, {rest};"
             return
-        power = isinstance(length, int) and length & (length - 1) == 0
-        if power:
-            assert isinstance(length, int)
+        if isinstance(length, int) and length & (length - 1) == 0:
             if axis in wanted:
-                yield f"{indent}and.b32 {name}, {rest}, {length - 1};"
+                yield f"{INDENT}and.b32 {name}, {rest}, {length - 1};"
             if later:
-                yield f"{indent}shr.u32 %{letter}_rest, {rest}, {length.bit_length() - 1};"
+                yield f"{INDENT}shr.u32 {following}, {rest}, {length.bit_length() - 1};"
         elif later:
-            following = f"%{letter}_part"
-            yield f"{indent}div.u32 {following}, {rest}, {length};"
+            yield f"{INDENT}div.u32 %{letter}_part, {rest}, {length};"
             if axis in wanted:
-                yield f"{indent}mul.lo.u32 {name}, {following}, {length};"
-                yield f"{indent}sub.u32 {name}, {rest}, {name};"
-            yield f"{indent}mov.u32 %{letter}_rest, {following};"
+                yield f"{INDENT}mul.lo.u32 {name}, %{letter}_part, {length};"
+                yield f"{INDENT}sub.u32 {name}, {rest}, {name};"
+            yield f"{INDENT}mov.u32 {following}, %{letter}_part;"
         else:
-            yield f"{indent}rem.u32 {name}, {rest}, {length};"
-        rest = f"%{letter}_rest"
+            yield f"{INDENT}rem.u32 {name}, {rest}, {length};"
+        rest = following

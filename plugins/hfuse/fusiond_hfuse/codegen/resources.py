@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fusiond.model.gpu.limits import STATIC_SHARED_BYTES
 from fusiond.model.gpu.occupancy import carveout_pct, launch_problem
 from fusiond.model.nouns import CompileFacts, Config, Rejection, Value
 from fusiond.model.outcomes import BuildFailed
-from fusiond.model.program import Launch, Program
+from fusiond.model.program import Launch, Program, Source
 from fusiond.strategy import Target
 from fusiond_hfuse import space
-from fusiond_hfuse.analysis import partition, registers
+from fusiond_hfuse.analysis import pairing, partition, registers
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule, shapes_of
 from fusiond_hfuse.analysis.request import GroupAnalysis
 from fusiond_hfuse.codegen import emit, ptx_fuse
@@ -22,11 +22,16 @@ from fusiond_hfuse.frontend.launch_shapes import shape_of
 from fusiond_hfuse.frontend.source_kernel import volume
 
 
-def facts_of(target: Target, slot: FusionSlot) -> CompileFacts | BuildFailed | None:
-    """A kernel's own facts at its given block shape."""
-    source = emit.native_source(slot, volume(slot.kernel.block.shapes[0]), None)
+def facts_of(target: Target, slot: FusionSlot, threads: int | None = None) -> CompileFacts | BuildFailed | None:
+    """A kernel's own facts at a block size; by default at its given one."""
+    source = emit.native_source(slot, threads or volume(slot.kernel.block.shapes[0]), None)
     found = target.facts(source)
     return found if found is None or isinstance(found, BuildFailed) else found.get(slot.kernel.instance)
+
+
+def _of_entry(target: Target, source: Source, entry: str) -> CompileFacts | None:
+    found = target.facts(source)
+    return found.get(entry) if isinstance(found, Mapping) else None
 
 
 def described(slot: FusionSlot, facts: CompileFacts | BuildFailed | None) -> dict[str, object]:
@@ -78,34 +83,38 @@ def joint_problems(
     group: KernelGroup, target: Target, facts: Mapping[str, CompileFacts | BuildFailed | None]
 ) -> list[Rejection]:
     """Why kernels that could be fused cannot be one launch."""
-    found = []
+    found: dict[str, str] = {}  # rule -> why
     static = [_static_bytes(slot, facts[slot.letter]) for slot in group.slots]
     fits = sum(static) <= STATIC_SHARED_BYTES
     moves = partition.static_bytes(group.slots) > STATIC_SHARED_BYTES
     if not fits and not (moves and partition.static_bytes(partition.placed(group)) <= STATIC_SHARED_BYTES):
-        detail = (
+        found["static_shared"] = (
             f"static shared arrays of {' and '.join(map(str, static))} bytes; together at most "
             f"{STATIC_SHARED_BYTES} compile, and they cannot all become dynamic"
         )
-        found.append(Rejection(rule="static_shared", nodes=group.names, detail=detail))
     if group.slots[0].kernel.ptx is not None:
-        problem = ptx_fuse.target_problem(group)
-        if problem:
-            found.append(Rejection(rule="target", nodes=group.names, detail=problem))
+        if problem := ptx_fuse.target_problem(group):
+            found["target"] = problem
         clusters = [slot.kernel.parsed.cluster for slot in group.slots]
         if len(set(clusters)) > 1:
-            detail = f"clusters of {' and '.join(map(str, clusters))} blocks; a launch has one kind"
-            found.append(Rejection(rule="cluster", nodes=group.names, detail=detail))
-        return found
-    for first, second in itertools.pairwise(slot.kernel for slot in group.slots):
-        if sorted(first.flags) != sorted(second.flags):
-            detail = (
+            found["cluster"] = f"clusters of {' and '.join(map(str, clusters))} blocks; a launch has one kind"
+    else:
+        pairs = itertools.pairwise(slot.kernel for slot in group.slots)
+        for first, second in (each for each in pairs if sorted(each[0].flags) != sorted(each[1].flags)):
+            found.setdefault(
+                "flags_differ",
                 f"{first.name} is compiled with {' '.join(first.flags) or 'no flags'}, {second.name} with "
-                f"{' '.join(second.flags) or 'none'}; one source has one set of flags"
+                f"{' '.join(second.flags) or 'none'}; one source has one set of flags",
             )
-            found.append(Rejection(rule="flags_differ", nodes=group.names, detail=detail))
-            break
-    return found
+    return [Rejection(rule=rule, nodes=group.names, detail=detail) for rule, detail in found.items()]
+
+
+def pair_problems(
+    group: KernelGroup, target: Target, facts: Mapping[str, CompileFacts | BuildFailed | None], apart: Collection[str]
+) -> dict[pairing.Pair, list[Rejection]]:
+    """The same for each pair of a group, but for those of kernels (`apart`) that can be fused with nothing."""
+    pairs = (pair for pair in pairing.pairs(group) if not set(pair) & set(apart))
+    return {pair: joint_problems(group.among("".join(pair)), target, facts) for pair in pairs}
 
 
 def _static_bytes(slot: FusionSlot, facts: CompileFacts | BuildFailed | None) -> int:
@@ -115,8 +124,8 @@ def _static_bytes(slot: FusionSlot, facts: CompileFacts | BuildFailed | None) ->
     return slot.kernel.parsed.static_shared_bytes or 0
 
 
-def _bound(known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule) -> registers.RegisterBound | None:
-    """The paper's r0 for a schedule; None where no compiler knows the kernels' registers."""
+def _bound(known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule) -> dict[str, int | None] | None:
+    """The paper's r0 for a schedule, with its terms; None where no compiler knows the kernels' registers."""
     used = _natives(known, schedule)
     if used is None:
         return None
@@ -129,14 +138,9 @@ def _bound(known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule) -
 
 def _natives(known: GroupAnalysis, schedule: FusionSchedule) -> list[CompileFacts] | None:
     """What the compiler says of a schedule's kernels by themselves, at its block sizes."""
-    used: list[CompileFacts] = []
-    for side in schedule.by_letter:
-        source = emit.native_source(side.slot, side.threads, None)
-        found = known.target.facts(source)
-        if found is None or isinstance(found, BuildFailed) or side.slot.kernel.instance not in found:
-            return None
-        used.append(found[side.slot.kernel.instance])
-    return used
+    found = [facts_of(known.target, side.slot, side.threads) for side in schedule.by_letter]
+    used = [each for each in found if isinstance(each, CompileFacts)]
+    return used if len(used) == len(found) else None
 
 
 def even_bound(known: GroupAnalysis) -> dict[str, object] | None:
@@ -151,14 +155,14 @@ def even_bound(known: GroupAnalysis) -> dict[str, object] | None:
         {"kind": "horizontal", "order": order, **{f"threads.{letter}": each for letter, each in threads.items()}}
     )
     bound = _bound(known, group, partition.schedule(group, config))
-    return None if bound is None else {"threads": threads, **bound.as_json()}
+    return None if bound is None else {"threads": threads, **bound}
 
 
 def cap(
-    known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule, config: Config, version: int = 1
+    known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule, config: Config
 ) -> registers.RegisterCap | Rejection:
     """What bounds the registers of a config's kernel; `paper` needs a compiler. So many blocks as no multiprocessor
-    has are refused here, before anything is compiled. `version`: of the strategy, as its texts say it."""
+    has are refused here, before anything is compiled."""
     wanted = config.get("cap", "none")
     compiled = schedule.sides[0].slot.kernel.ptx is not None  # to PTX, which assembles quickly
     if wanted == "none":
@@ -172,7 +176,7 @@ def cap(
         roomy = registers.RegisterCap(registers=own + registers.SLACK)
         if not compiled or found == roomy or any(map(_spills, used)):
             return found
-        source = emit.fused(group, schedule, found, version).sources[0]
+        source = emit.fused(group, schedule, found).sources[0]
         built = known.target.facts(source)
         spilt = isinstance(built, Mapping) and any(map(_spills, built.values()))
         fits = (registers.fitting(limits, schedule.threads, 1) or 0) >= own + registers.SLACK
@@ -190,7 +194,7 @@ def cap(
     if bound is None:
         detail = "cap=paper needs the registers of all its kernels, and no compiler here tells them"
         return Rejection(rule="no_compiler_facts", nodes=group.names, detail=detail)
-    return registers.RegisterCap(registers=bound.r0)
+    return registers.RegisterCap(registers=bound["r0"])
 
 
 def _spills(facts: CompileFacts) -> bool:
@@ -247,8 +251,7 @@ def launchable(
     assert isinstance(launch, Launch)
     if launch.shared_bytes > limits.shared_bytes_per_block:  # so much is known without a compiler
         return _no_room(limits.shared_bytes_per_block, launch.shared_bytes, group)
-    found = known.target.facts(source)
-    facts = found.get(source.entries[0]) if isinstance(found, Mapping) else None
+    facts = _of_entry(known.target, source, source.entries[0])
     static = sum(side.slot.kernel.parsed.static_shared_bytes or 0 for side in schedule.sides)
     shared = launch.shared_bytes + (static if facts is None else facts.shared_bytes)
     if shared > limits.shared_bytes_per_block:
@@ -274,8 +277,7 @@ def carved(known: GroupAnalysis, program: Program) -> Program:
         return program
     most, any_shared = 0, False
     for step in program.launches:
-        found = known.target.facts(program.source(step.source))
-        facts = found.get(step.entry) if isinstance(found, Mapping) else None
+        facts = _of_entry(known.target, program.source(step.source), step.entry)
         if facts is None:
             return program
         threads, shared = volume(step.block), facts.shared_bytes + int(step.shared_bytes)

@@ -102,25 +102,22 @@ def register_problems(schedule: FusionSchedule, launched: int) -> tuple[str, ...
     return tuple(found)
 
 
-def _partition_problems(schedule: FusionSchedule) -> list[str]:
-    found = []
+def _partition_problems(schedule: FusionSchedule) -> Iterator[str]:
     if schedule.level == "warp" and len({side.barrier for side in schedule.sides}) < len(schedule.sides):
-        found.append(f"sides of one block share a barrier: {[side.barrier for side in schedule.sides]}")
+        yield f"sides of one block share a barrier: {[side.barrier for side in schedule.sides]}"
     beside = schedule.kind == "horizontal" and schedule.level == "warp"
     end = 0
     for side in schedule.sides:
         if side.first != end:
-            found.append(f"side {side.slot.letter}'s threads begin at {side.first}, not at {end}")
+            yield f"side {side.slot.letter}'s threads begin at {side.first}, not at {end}"
         end += side.threads if beside else 0
     if schedule.kind == "vertical" and len({side.threads for side in schedule.sides}) > 1:
-        found.append("a vertical schedule has several block sizes")
-    return found
+        yield "a vertical schedule has several block sizes"
 
 
 def _arena_problems(
     schedule: FusionSchedule, shared_bytes: int, shapes: Mapping[str, LaunchShape], offsets: Mapping[str, Argument]
-) -> list[str]:
-    found = []
+) -> Iterator[str]:
     end = 0
     unit = hidden_arguments.alignment(schedule)
     for side in schedule.by_letter:
@@ -129,18 +126,17 @@ def _arena_problems(
             continue
         offset = offsets.get(letter, Scalar(dtype="uint32", value=0))
         if not isinstance(offset, Scalar) or not isinstance(offset.value, int):
-            found.append(f"slot {letter}'s offset is {offset}, which is not a place in the arena")
+            yield f"slot {letter}'s offset is {offset}, which is not a place in the arena"
             continue
         if letter in offsets and offset.value < end:
-            found.append(f"slot {letter}'s shared memory begins at {offset.value}, inside another's that ends at {end}")
+            yield f"slot {letter}'s shared memory begins at {offset.value}, inside another's that ends at {end}"
         if offset.value % unit:
-            found.append(f"slot {letter}'s shared memory begins at {offset.value}, which is not aligned")
+            yield f"slot {letter}'s shared memory begins at {offset.value}, which is not aligned"
         own = shapes[letter].shared_bytes
         own = own if side.virtual == 1 else -(-own // unit) * unit * side.virtual
         end = offset.value + own
         if shared_bytes < end:
-            found.append(f"{shared_bytes} bytes of shared memory, and slot {letter}'s end at {end}")
-    return found
+            yield f"{shared_bytes} bytes of shared memory, and slot {letter}'s end at {end}"
 
 
 def block_arguments(schedule: FusionSchedule, counts: list[int], shapes: Mapping[str, LaunchShape]) -> list[int]:

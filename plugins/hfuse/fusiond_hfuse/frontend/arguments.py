@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from fusiond.model.errors import RequestError, UnknownName
+from fusiond.model.errors import UnknownName
 from fusiond.model.inputs import values
 from fusiond.model.inputs.documents import Node
 from fusiond.model.keys import content_key, plain
@@ -176,17 +176,14 @@ def checked(
         is_buffer = argument.buffer is not None
         if is_buffer != parameter.pointer:
             wanted = "a buffer, with elements, or 0" if parameter.pointer else "a scalar, with a value"
-            raise RequestError(
-                f"{argument.name}: the kernel's parameter is {parameter.spelling!r}, {wanted}", where=argument.where
-            )
+            raise argument.fail(f"{argument.name}: the kernel's parameter is {parameter.spelling!r}, {wanted}")
         if parameter.dtype not in (None, argument.dtype) and not argument.part_of:
-            raise RequestError(
+            raise argument.fail(
                 f"{argument.name} is {argument.dtype}, but the kernel's parameter {parameter.spelling!r} is "
-                f"{parameter.dtype}",
-                where=argument.where,
+                f"{parameter.dtype}"
             )
         if parameter.unfit:
-            raise RequestError(f"{argument.name}: {parameter.unfit}", where=argument.where)
+            raise argument.fail(f"{argument.name}: {parameter.unfit}")
     return tuple(found)
 
 
@@ -194,30 +191,25 @@ def _record(argument: KernelArgument, parameter: KernelParameter) -> KernelArgum
     """A struct by value: every number of it must be said, and be one that a Program can hold."""
     if not parameter.bytes or not (argument.members or argument.hex):
         wanted = "a struct, with `struct:` or `bytes:`" if parameter.bytes else "not a struct"
-        raise RequestError(
-            f"{argument.name}: the kernel's parameter is {parameter.spelling!r}, {wanted}", where=argument.where
-        )
+        raise argument.fail(f"{argument.name}: the kernel's parameter is {parameter.spelling!r}, {wanted}")
     if argument.hex:
         if len(argument.hex) != 2 * parameter.bytes:
-            raise RequestError(
-                f"{argument.name} has {len(argument.hex) // 2} bytes, but {parameter.spelling!r} has {parameter.bytes}",
-                where=argument.where,
+            raise argument.fail(
+                f"{argument.name} has {len(argument.hex) // 2} bytes, but {parameter.spelling!r} has {parameter.bytes}"
             )
         said = {each.path for each in argument.members}
         for each in parameter.fields:
             null = not int(argument.hex[2 * each.offset : 2 * each.offset + 16], 16)
             if each.pointer and not null and said.isdisjoint((each.path, str(each.offset))):
-                raise RequestError(
+                raise argument.fail(
                     f"{argument.name}: {parameter.spelling!r} has pointers in it, whose addresses are not known before;"
-                    f" say what they point to with `struct:`",
-                    where=argument.where,
+                    f" say what they point to with `struct:`"
                 )
     for each in parameter.fields:
         if each.dtype is None and not each.pointer and not argument.hex:
-            raise RequestError(
+            raise argument.fail(
                 f"{argument.name}: {each.path} of {parameter.spelling!r} is {each.kind}, which cannot be passed inside "
-                f"a struct; pass it as an argument of its own",
-                where=argument.where,
+                f"a struct; pass it as an argument of its own"
             )
     return _placed(argument, parameter.fields, parameter.bytes, parameter.spelling)
 
@@ -234,7 +226,7 @@ def _placed(argument: KernelArgument, fields: tuple[StructField, ...], size: int
     missing = [path for path in places if path not in said]
     if missing and not argument.hex:
         left = f"{argument.name} does not give {', '.join(missing[:5])} of {spelling!r}"
-        raise RequestError(left, where=argument.where)
+        raise argument.fail(left)
     members = tuple(
         dataclasses.replace(said[path], dtype=place.dtype or said[path].dtype or "uint64", offset=place.offset)
         for path, place in places.items()
@@ -248,21 +240,17 @@ def _check_member(name: str, member: StructMember, place: StructField, spelling:
     if place.pointer:
         null = isinstance(member.value, Expression) and member.value.text == "0"
         if member.target is None and not null:
-            raise RequestError(
-                f"{name} of {spelling!r} is a pointer; give a buffer, with elements, or 0", where=member.where
-            )
+            raise member.fail(f"{name} of {spelling!r} is a pointer; give a buffer, with elements, or 0")
         given = None if member.target is None or member.target.part_of else member.dtype
         if place.pointee is not None and given not in (None, place.pointee):
-            raise RequestError(
-                f"{name} is {member.dtype}, but {spelling!r} points to {place.pointee} there", where=member.where
-            )
+            raise member.fail(f"{name} is {member.dtype}, but {spelling!r} points to {place.pointee} there")
         return
     if member.target is not None:
-        raise RequestError(f"{name} of {spelling!r} is {place.dtype}, not a pointer", where=member.where)
+        raise member.fail(f"{name} of {spelling!r} is {place.dtype}, not a pointer")
     if member.dtype not in (None, place.dtype):
-        raise RequestError(f"{name} is {member.dtype}, but {spelling!r} has {place.dtype} there", where=member.where)
+        raise member.fail(f"{name} is {member.dtype}, but {spelling!r} has {place.dtype} there")
     if isinstance(member.value, float) and not (place.dtype or "").startswith("float"):
-        raise RequestError(f"{name} is {member.value:g}; {place.dtype} takes whole numbers", where=member.where)
+        raise member.fail(f"{name} is {member.value:g}; {place.dtype} takes whole numbers")
 
 
 def checked_variables(
@@ -280,38 +268,32 @@ def _variable_checked(argument: KernelArgument, variable: DeviceVariable, sizes:
     assert argument.elements is not None
     assert argument.buffer is not None
     if variable.dtype is not None and variable.dtype != argument.dtype:
-        raise RequestError(
-            f"{argument.symbol} is {variable.dtype} in the source, not {argument.dtype}", where=argument.where
-        )
+        raise argument.fail(f"{argument.symbol} is {variable.dtype} in the source, not {argument.dtype}")
     if variable.constant and argument.buffer.role is not Role.INPUT:
-        raise RequestError(f"{argument.symbol} is __constant__, so its role is input", where=argument.where)
+        raise argument.fail(f"{argument.symbol} is __constant__, so its role is input")
     try:
         size = argument.elements.integer(sizes) * DTYPES[argument.dtype].bytes
     except ExpressionError as problem:
-        raise RequestError(f"elements: {problem}", where=argument.where) from None
+        raise argument.fail(f"elements: {problem}") from None
     if size > variable.bytes >= 0:
-        raise RequestError(
-            f"{argument.symbol} has {variable.bytes} bytes in the source, and {size} here", where=argument.where
-        )
+        raise argument.fail(f"{argument.symbol} has {variable.bytes} bytes in the source, and {size} here")
     return argument
 
 
 def _places_of_variable(argument: KernelArgument, variable: DeviceVariable) -> KernelArgument:
     """A variable that is a struct, or an address: then the YAML may say what is at that address, and no more."""
     if variable.unfit:
-        raise RequestError(variable.unfit, where=argument.where)
+        raise argument.fail(variable.unfit)
     if not variable.fields:
-        raise RequestError(
-            f"{argument.symbol} is {variable.spelling!r} in the source, not a struct; give its dtype and elements",
-            where=argument.where,
+        raise argument.fail(
+            f"{argument.symbol} is {variable.spelling!r} in the source, not a struct; give its dtype and elements"
         )
     if argument.members:
         return _placed(argument, variable.fields, variable.bytes, variable.spelling)
     if [each.path for each in variable.fields] != [""]:
-        raise RequestError(
+        raise argument.fail(
             f"{argument.symbol} is {variable.spelling!r} in the source; give `struct:`, with "
-            f"{', '.join(each.path for each in variable.fields[:5])}",
-            where=argument.where,
+            f"{', '.join(each.path for each in variable.fields[:5])}"
         )
     target = dataclasses.replace(argument, symbol="")
     pointer = StructMember(path="", dtype=argument.dtype, target=target, where=argument.where)

@@ -28,9 +28,9 @@ _ASM_FORBIDDEN = re.compile(
 )
 
 
-def waits(function: cindex.Cursor) -> int:
-    """How many calls of `__syncthreads` stand in a function."""
-    return sum(each.kind is CursorKind.CALL_EXPR and each.spelling == BARRIER for each in cursors.below(function))
+def waits(function: cindex.Cursor) -> bool:
+    """Whether a function calls `__syncthreads`."""
+    return any(each.kind is CursorKind.CALL_EXPR and each.spelling == BARRIER for each in cursors.below(function))
 
 
 def forbidden(tokens: list[cindex.Token], refuse: Refuse) -> list[Rejection]:

@@ -26,18 +26,18 @@ class CallGraph:
 
     def close(self, body: cindex.Cursor) -> None:
         """Once all functions are known: which of them see the block, and which wait."""
-        functions = (*self.functions, body)
-        calls = {each.hash: frozenset(name for _, name in self.mentions(each)) for each in functions}
-        names = {each.hash: str(each.spelling) for each in functions}
+        calls: dict[str, set[str]] = {}
+        for each in (*self.functions, body):
+            calls.setdefault(each.spelling, set()).update(name for _, name in self.mentions(each))
         own = {each.spelling for each in self.functions if self._sees(each)}
-        self.seeing = shadows.closure(calls, names, own) - {body.spelling}
-        waits = {each.spelling for each in functions if barriers.waits(each)}
-        self.meeting = shadows.closure(calls, names, waits) | {barriers.BARRIER}
+        self.seeing = shadows.closure(calls, own) - {body.spelling}
+        waits = {each.spelling for each in (*self.functions, body) if barriers.waits(each)}
+        self.meeting = shadows.closure(calls, waits) | {barriers.BARRIER}
 
-    def meets(self) -> str:
-        """The first name in the text that threads of a warp wait for each other in."""
+    def meets(self) -> bool:
+        """Whether something in the text is called like what threads of a warp wait for each other in."""
         names = (each.spelling for each in self.text.tokens)
-        return next((each for each in names if each == "__syncwarp" or (each[:2] == "__" and each[-5:] == "_sync")), "")
+        return any(each == "__syncwarp" or (each[:2] == "__" and each[-5:] == "_sync") for each in names)
 
     def mentions(self, function: cindex.Cursor) -> Iterator[tuple[int, str]]:
         """(offset, name) of every word in a function that is one of the user's functions: more than are calls, and what

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from clang import cindex
@@ -24,13 +24,8 @@ OURS = ("fusiond_signature", "fusiond_instantiate", "fusiond_constant", "fusiond
 _NO_TOOLKIT = ("--cuda-path=/fusiond", "-Xclang", "-fcuda-allow-variadic-functions")
 """No toolkit is looked for, since its version would decide what is taken: this is what clang takes with today's."""
 _NOT_CLANG = (
-    "__clang__",
-    "__clang_major__",
-    "__clang_minor__",
-    "__clang_patchlevel__",
-    "__clang_version__",
-    "__CUDA__",
-)
+    "__clang__", "__clang_major__", "__clang_minor__", "__clang_patchlevel__", "__clang_version__", "__CUDA__",
+)  # fmt: skip
 _TAKEN_BY_NVCC = ("-Wno-register", "-Wno-c++11-narrowing", "-Wno-reserved-user-defined-literal")
 """What clang takes for errors, unless it is told otherwise, and nvcc does not."""
 _COMPLETE = """
@@ -136,12 +131,12 @@ class ClangTree:
         parsed = self._parse(self._text + added + "\n", _OPENED)
         if any(each.severity >= cindex.Diagnostic.Error and "fusiond" in each.spelling for each in parsed.diagnostics):
             return None
-        kinds, places = [], []
-        for top in parsed.cursor.get_children():
-            if top.kind is CursorKind.TYPE_ALIAS_DECL and top.spelling.startswith("fusiond_kind_"):
-                kinds.append(top.underlying_typedef_type.get_canonical())
-            elif top.kind is CursorKind.ENUM_DECL:
-                places += [each.enum_value for each in top.get_children() if each.spelling.startswith("fusiond_place_")]
+        kinds = [
+            top.underlying_typedef_type.get_canonical()
+            for top in parsed.cursor.get_children()
+            if top.kind is CursorKind.TYPE_ALIAS_DECL and top.spelling.startswith("fusiond_kind_")
+        ]
+        places = list(_enumerated(parsed, "fusiond_place_"))
         return list(zip(kinds, places, strict=True)) if len(kinds) == len(places) == len(names) else None
 
     def constant(self, expression: str, scope: tuple[str, ...], head: str) -> int | None:
@@ -164,9 +159,15 @@ class ClangTree:
             for each in tree.diagnostics
         ):
             return None
-        values = (value for each in tree.cursor.get_children() if each.kind is CursorKind.ENUM_DECL
-                  for value in each.get_children() if value.spelling == "fusiond_constant")  # fmt: skip
-        return next((int(value.enum_value) for value in values), None)
+        return next(_enumerated(tree, "fusiond_constant"), None)
+
+
+def _enumerated(tree: cindex.TranslationUnit, prefix: str) -> Iterator[int]:
+    """The values of enumerators whose names begin so."""
+    for top in tree.cursor.get_children():
+        for each in top.get_children() if top.kind is CursorKind.ENUM_DECL else ():
+            if each.spelling.startswith(prefix):
+                yield int(each.enum_value)
 
 
 _ALIGNED_SHARED = re.compile(

@@ -72,9 +72,9 @@ def preorder(cursor: cindex.Cursor) -> Iterator[tuple[cindex.Cursor, tuple[cinde
             stack += [(child, below) for child in reversed(found)]
 
 
-def has(cursor: cindex.Cursor, kind: CursorKind) -> bool:
-    """Whether an attribute, or whatever else of that kind, stands directly in a cursor."""
-    return any(child.kind is kind for child in children(cursor))
+def has(cursor: cindex.Cursor, *kinds: CursorKind) -> bool:
+    """Whether an attribute, or whatever else of one of these kinds, stands directly in a cursor."""
+    return any(child.kind in kinds for child in children(cursor))
 
 
 def below(cursor: cindex.Cursor) -> Iterator[cindex.Cursor]:
@@ -174,9 +174,7 @@ def use(cursor: cindex.Cursor, declarations: str) -> bool:
 
 def shared(cursor: cindex.Cursor) -> bool:
     """Whether a cursor declares a shared variable."""
-    return cursor.kind is CursorKind.VAR_DECL and any(
-        child.kind is CursorKind.CUDASHARED_ATTR for child in children(cursor)
-    )
+    return cursor.kind is CursorKind.VAR_DECL and has(cursor, CursorKind.CUDASHARED_ATTR)
 
 
 def dynamic_shared(cursor: cindex.Cursor) -> bool:

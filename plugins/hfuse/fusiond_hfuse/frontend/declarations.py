@@ -4,7 +4,7 @@ whether only the host can call them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fusiond_hfuse.frontend import clang_tree, cursors, directives
@@ -93,11 +93,11 @@ class DeclarationWalk:
             found.names.add(parent.spelling.partition("<")[0])  # written outside of its class
         else:
             found.names.add(name)
-            if _has(cursor, (CursorKind.CUDAGLOBAL_ATTR,)):
+            if cursors.has(cursor, CursorKind.CUDAGLOBAL_ATTR):
                 found.kernels.add(scope + name)
 
     def _host(self, function: cindex.Cursor) -> bool:
-        if _has(function, _OF_DEVICES) or _has(function.canonical, _OF_DEVICES):
+        if cursors.has(function, *_OF_DEVICES) or cursors.has(function.canonical, *_OF_DEVICES):
             return False
         head = self.code[function.extent.start.offset : function.location.offset]
         return not re.search(r"\bconst(expr|eval)\b", head)
@@ -109,10 +109,6 @@ class DeclarationWalk:
             end = self.code.find(")", end) + 1 or len(self.code)
         behind = _BEHIND.match(self.code, end)
         return start, behind.end() if behind is not None else end
-
-
-def _has(cursor: cindex.Cursor, kinds: Collection[CursorKind]) -> bool:
-    return any(child.kind in kinds for child in cursors.children(cursor))
 
 
 def grouped(declarations: Iterable[SourceDeclaration]) -> list[SourceDeclaration]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
+from fusiond.model.errors import UnknownName
 from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.cuda_declarations import VECTOR_OF
 from fusiond_hfuse.frontend.cursors import CursorKind, cindex
 from fusiond_hfuse.frontend.edited_text import EditedText
-from fusiond_hfuse.frontend.parameters import DTYPES, fields_of, has_pointer
+from fusiond_hfuse.frontend.parameters import DTYPES, bare_name, fields, has_pointer
 from fusiond_hfuse.frontend.shared_memory import constant
 from fusiond_hfuse.frontend.source_kernel import DeviceVariable
 
@@ -23,35 +22,39 @@ class DeviceVariables:
         self.settable: list[DeviceVariable] = []
         """Those that are a reason to refuse as long as the host does not set them."""
 
+    def check(self, where: str) -> None:
+        """UnknownName for a variable of the YAML's that there is not."""
+        for missing in sorted(self.wanted - set(self.known)):
+            raise UnknownName("variable of the source", missing, set(self.known) or {"none"}, where=where)
+
     def declare(self, cursor: cindex.Cursor, name: str) -> None:
-        """Look at a variable of the file; those of the host are skipped."""
+        """Look at a declaration of the file; variables of the host are skipped, and what is none."""
+        if cursor.kind is not CursorKind.VAR_DECL or cursors.shared(cursor):
+            return
         is_constant = cursors.has(cursor, CursorKind.CUDACONSTANT_ATTR)
         if not is_constant and not cursors.has(cursor, CursorKind.CUDADEVICE_ATTR):
             return
         element = cursor.type.get_canonical()
         while element.kind is cindex.TypeKind.CONSTANTARRAY:
             element = element.element_type
-        bare = re.sub(r"^(const |volatile )+", "", element.spelling)
+        bare = bare_name(element)
         address = has_pointer(element)
         record = element.kind is cindex.TypeKind.RECORD and bare not in (*VECTOR_OF, *DTYPES)
         variable = self.known[name] = DeviceVariable(
             name=name, bytes=cursor.type.get_size(), dtype=DTYPES.get(VECTOR_OF.get(bare, bare)),
             constant=is_constant, address=address, spelling=cursor.type.spelling,
-            fields=fields_of(self.text.tree, cursor.type) if address or (record and name in self.wanted) else (),
+            fields=tuple(fields(self.text.tree, cursor.type)) if address or (record and name in self.wanted) else (),
         )  # fmt: skip
         if name in self.wanted or cursor.storage_class is cindex.StorageClass.EXTERN:
             return
         begins = cursors.initializer(cursor)
         if address and variable.unfit and _is_null(begins):
-            self._refuse(cursor, variable.unfit)
+            self.text.refuse("symbol", cursor, variable.unfit)
             return
         reason = _unset(variable, begins) or _kept_from_run_to_run(variable, cursor)
         if reason:
-            self._refuse(cursor, reason)
+            self.text.refuse("symbol", cursor, reason)
             self.settable.append(variable)
-
-    def _refuse(self, cursor: cindex.Cursor, detail: str) -> None:
-        self.text.refuse("symbol", cursor, detail)
 
 
 def _unset(variable: DeviceVariable, begins: cindex.Cursor | None) -> str:

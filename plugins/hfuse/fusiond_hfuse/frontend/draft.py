@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import PurePath
 
@@ -46,7 +47,7 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
         unit, parsed = parse_kernel(unit, way)
         if parsed.rejections and parsed.rejections[0].rule == UNREAD:
             remarks.append(f"Fused as PTX: {parsed.rejections[0].detail}")
-            parsed = parsed.replaced(rejections=())
+            parsed = dataclasses.replace(parsed, rejections=())
     except RequestError as problem:
         compiled = _compiled(inputs, unit, entry, instance or entry, flags)
         if compiled is None:
@@ -56,7 +57,7 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
     if parsed.settable:  # once the host has set them, they are not a reason to refuse
         set_ = {f"`__{'constant' if each.constant else 'device'}__ {each.name}`" for each in parsed.settable}
         left = (each for each in parsed.rejections if not any(one in each.detail for one in set_))
-        parsed = parsed.replaced(rejections=tuple(left))
+        parsed = dataclasses.replace(parsed, rejections=tuple(left))
     return draft_yaml.text(
         KernelDraft(
             path=path, unit=unit, parsed=parsed, instance=instance, include=include, flags=flags,
@@ -78,7 +79,7 @@ def _compiled(
         return None
     mangled = signatures.overload(made.text, instance) if overload else made.names[instance]
     _, parsed = ptx_kernel.read(made.text, mangled, entry, entry)
-    return parsed.replaced(entry=entry, parameters=signatures.described(mangled, parsed.parameters))
+    return dataclasses.replace(parsed, entry=entry, parameters=signatures.described(mangled, parsed.parameters))
 
 
 def _of_ptx(path: str, name: str, inputs: Inputs) -> str:
@@ -99,7 +100,7 @@ def _of_ptx(path: str, name: str, inputs: Inputs) -> str:
         for each in variables
         if each.elements
     )
-    parsed = parsed.replaced(parameters=signatures.described(entry, parsed.parameters), settable=settable)
+    parsed = dataclasses.replace(parsed, parameters=signatures.described(entry, parsed.parameters), settable=settable)
     unit = TranslationUnit(text=text, files={path: text})
     function = signatures.demangled(entry)
     remark, name = f"{function}: PTX has no names of parameters", re.split(r"[<(]", function)[0].split()[-1]

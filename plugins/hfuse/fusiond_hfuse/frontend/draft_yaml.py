@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -31,15 +32,9 @@ class KernelDraft:
 
 
 def text(draft: KernelDraft) -> str:
-    lines = [
-        *_comments(draft),
-        *_identity(draft),
-        *_sizes(draft.parsed),
-        *_arguments(draft.parsed),
-        *_constants(draft.parsed),
-        *_launch(draft),
-    ]
-    return "\n".join(lines) + "\n"
+    own = draft.parsed
+    parts = (_comments(draft), _identity(draft), _sizes(own), _arguments(own), _constants(own), _launch(draft))
+    return "\n".join(itertools.chain.from_iterable(parts)) + "\n"
 
 
 def _comments(draft: KernelDraft) -> list[str]:

@@ -24,13 +24,10 @@ class EditedText:
         self.name = name
         self.data = unit.text.encode()
         self.code = clang_tree.blanked(self.data)
-        self.edits: dict[tuple[int, int], str] = {}
-        """By start and end, what stands there instead."""
+        self.edits: dict[tuple[int, int], str] = {}  #: By start and end, what stands there instead
         self.rejections: list[Rejection] = []
-        self.scope: tuple[str, ...] = ()
-        """The kernel's namespaces."""
-        self.head = ""
-        """Its `template <...>`."""
+        self.scope: tuple[str, ...] = ()  #: The kernel's namespaces
+        self.head = ""  #: Its `template <...>`
 
     def refuse(self, rule: str, cursor: cindex.Cursor, detail: str) -> None:
         """Say why the kernel cannot be fused, with the place that `cursor` stands at."""

@@ -85,10 +85,7 @@ class KernelGroup:
 
     def slot(self, letter: str) -> FusionSlot:
         """The slot of that letter; KeyError when the group has no such letter."""
-        for each in self.slots:
-            if each.letter == letter:
-                return each
-        raise KeyError(letter)
+        return {each.letter: each for each in self.slots}[letter]
 
     def at(self, config: Mapping[str, Value]) -> KernelGroup:
         """The group with each kernel compiled as a config says: `threads.a`, `BLOCK.a`. ValueError."""

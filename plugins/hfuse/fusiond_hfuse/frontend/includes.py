@@ -73,14 +73,10 @@ class _Expansion:
         self._file(path, where, ())
         names = dict.fromkeys(self.headers.values())
         return TranslationUnit(
-            text="\n".join(self.lines) + "\n",
-            origins=tuple(self.origins),
-            system=tuple(name for name in names if name in HOISTED),
-            macros=tuple(self.macros),
-            files=dict(self.files),
-            includes=dict(self.includes),
-            unread=tuple(name for name in names if name not in HOISTED | _IMPLICIT),
-        )
+            text="\n".join(self.lines) + "\n", origins=tuple(self.origins),
+            system=tuple(name for name in names if name in HOISTED), macros=tuple(self.macros), files=dict(self.files),
+            includes=dict(self.includes), unread=tuple(name for name in names if name not in HOISTED | _IMPLICIT),
+        )  # fmt: skip
 
     def _file(self, path: str, where: str, above: tuple[str, ...]) -> None:
         if len(above) > _MAX_DEPTH:
@@ -158,7 +154,7 @@ class _Expansion:
                 "#error #include of a macro is not supported; name the file in quotes, on one line", path, number
             )
             return
-        found = self._find(name, path) if target[0] == '"' else self._among_folders(name)
+        found = self._find(name, path if target[0] == '"' else "")
         if found is not None:
             self._own(found, line, path, number, above)
             return
@@ -177,25 +173,24 @@ class _Expansion:
             return  # its include guard makes the second copy empty
         self._file(found, f"{path}:{number}", (*above, path))
 
-    def _find(self, name: str, path: str) -> str | None:
-        try:
-            return self.inputs.beside(path, name, where="")
-        except RequestError:
-            return self._among_folders(name)
-
-    def _among_folders(self, name: str) -> str | None:
-        for folder in self.folders:
-            try:
-                return self.inputs.beside(self.yaml, f"{folder}/{name}", where="")
-            except RequestError:
-                continue
-        return None
+    def _find(self, name: str, path: str = "") -> str | None:
+        """The user's header of that name: beside a file, or in a folder."""
+        places = [*([(path, name)] if path else []), *((self.yaml, f"{folder}/{name}") for folder in self.folders)]
+        return next((found for at, each in places if (found := beside(self.inputs, at, each)) is not None), None)
 
     def _keep(self, line: str, path: str, number: int) -> None:
         self.lines.append(line)
         self.origins.append((path, number))
         if len(self.lines) > _MAX_LINES:
             raise RequestError(f"more than {_MAX_LINES} lines with all its includes", where=path)
+
+
+def beside(inputs: Inputs, path: str, relative: str) -> str | None:
+    """A file beside another one; None where there is none."""
+    try:
+        return inputs.beside(path, relative, where="")
+    except RequestError:
+        return None
 
 
 def _guarded(code: list[str]) -> bool:

@@ -119,7 +119,7 @@ def _fusable(
     unset = tuple(each for each in refused if each.rule == "symbol")
     unread = bool(refused) and refused[0].rule == UNREAD
     if unset or not refused or (alone and not unread):  # what the host has to set, no form brings
-        return dataclasses.replace(found, parsed=found.parsed.replaced(rejections=unset))
+        return dataclasses.replace(found, parsed=dataclasses.replace(found.parsed, rejections=unset))
     said = refused[0].detail
     if not own:
         try:
@@ -237,7 +237,7 @@ def _check_names(arguments: tuple[KernelArgument, ...], variables: tuple[KernelA
         if each.part_of and each.part_of not in own:
             raise UnknownName("buffer", each.part_of, own, where=each.where)
         if names.count(each.name) > 1:
-            raise RequestError(f"two arguments are called {each.name!r}", where=each.where)
+            raise each.fail(f"two arguments are called {each.name!r}")
 
 
 def _instance(node: Node, entry: str) -> str:

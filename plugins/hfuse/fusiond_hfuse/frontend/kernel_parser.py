@@ -2,16 +2,7 @@
 
 The source is parsed as it stands, against declarations of CUDA's own, so that neither a toolkit nor a GPU is needed.
 Nothing is rewritten from the tree: a kernel's body stays word for word. All that is taken from the tree are places to
-edit, and reasons why this form does not suffice; then the kernel is compiled, and its PTX is fused (ptx_kernel.py):
-
-    clang_tree.py         the tree of a text, and what was wrong with it
-    edited_text.py        the text, its edits, the reasons to refuse it
-    call_graph.py         calls between functions; which of them see the block, or wait
-    shadowing.py          the shadow parameters where they are declared and handed on
-    shared_memory.py      dynamic and static shared arrays
-    device_variables.py   `__constant__` and `__device__` variables
-    parameters.py         the kernel's parameters, the insides of structs
-    barriers.py, uniformity.py    barriers, and who may not come to them
+edit, and reasons why this form does not suffice; then the kernel is compiled, and its PTX is fused (ptx_kernel.py).
 
 SHADOWS are parameters called `threadIdx`, `blockIdx`, `blockDim`, `gridDim` and `__syncthreads`: they hide the built-in
 ones from the body, where the paper renames every use (Li et al., CGO 2022, section III-A) and must lift all
@@ -28,6 +19,7 @@ So neither comes to a compiler, let alone to a device.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -53,10 +45,7 @@ def parse_kernel(unit: TranslationUnit, reading: Reading, *, move: bool = False)
     """The unit cut down to one kernel, and what stands in it; with `move`, static shared arrays become part of the
     dynamic one. RequestError where there is no such kernel, or its declaration cannot be read; what cannot be fused in
     this form is a Rejection in the result."""
-    cut = slicing.sliced(
-        unit, reading.entry, instance=reading.instance or "", defines=reading.defines, where=reading.where,
-        flags=reading.flags, variables=reading.variables,
-    )  # fmt: skip
+    cut = slicing.sliced(unit, reading)
     return cut, _parsed(_ParseRequest((cut.text, cut.origins, cut.system), reading, move, cut))
 
 
@@ -87,7 +76,7 @@ def _parsed(request: _ParseRequest) -> Parsed:
         parsed = _read(request, text, kernel, parameters)
         if not parsed.rejections:
             left = _second_look(unit, parsed, reading, text.refusal)
-            parsed = parsed.replaced(rejections=tuple(dict.fromkeys(left)))
+            parsed = dataclasses.replace(parsed, rejections=tuple(dict.fromkeys(left)))
         return parsed
     except RecursionError:
         raise RequestError("it is nested too deeply to be read", where=unit.where(1)) from None
@@ -125,34 +114,31 @@ def _read(
     reading = request.reading
     graph, shared = CallGraph(text, move=request.move), SharedMemory(text, move=request.move)
     variables = DeviceVariables(text, frozenset(reading.variables))
-    skipped = {each.hash for each in kernel.declarations}
-    for name, cursor in _declared(kernel.top):
-        if cursor.kind in cursors.FUNCTIONS and cursor.hash not in skipped:
-            graph.functions.append(cursor)
-        elif cursor.kind is CursorKind.VAR_DECL and cursors.shared(cursor):
-            shared.file_wide(cursor)
-        elif cursor.kind is CursorKind.VAR_DECL:
-            variables.declare(cursor, name)
+    declared = list(_declared(kernel.top))
+    own = {each.hash for each in kernel.declarations}
+    graph.functions += [each for _, each in declared if each.kind in cursors.FUNCTIONS and each.hash not in own]
+    for name, cursor in declared:
+        shared.file_wide(cursor)
+        variables.declare(cursor, name)
     graph.close(kernel.body)
     functions = (kernel.body, *graph.functions)
 
     shadowing = Shadowing(text, graph, shared)
     for cursor in kernel.declarations:
         shadowing.rewrite(cursor)
-    for function in functions:
-        if function is kernel.body:
-            shadowing.body(function)
-        elif function.spelling in graph.seeing:
+    shadowing.body(kernel.body)
+    for function in graph.functions:
+        if function.spelling in graph.seeing:
             shadowing.hand_on(function)
             shadowing.body(function)
+    for function in functions:
         shared.statics(function)
     shadowing.macro_names([each for each in kernel.top if each.kind is CursorKind.MACRO_DEFINITION])
     shadowing.linkage(kernel.top)
     text.rejections += barriers.forbidden(text.tokens, text.refusal)
     for function in functions:
         _check(text, function, graph, kernel=function is kernel.body)
-    for missing in sorted(variables.wanted - set(variables.known)):
-        raise UnknownName("variable of the source", missing, set(variables.known) or {"none"}, where=reading.where)
+    variables.check(reading.where)
     edits = (
         Edit(start=start, end=end, text=new.replace(MOVED, str(shared.before_dynamic)))
         for (start, end), new in sorted(text.edits.items())
@@ -161,9 +147,8 @@ def _read(
         entry=reading.entry, parameters=parameters, edits=tuple(edits),
         uses_dynamic_shared=shared.dynamic or shared.moved_bytes > 0, moved_bytes=shared.before_dynamic,
         static_shared_bytes=shared.static_bytes, alignment=shared.alignment,
-        barriers=sum(barriers.waits(each) for each in functions),
         launch_bound=_launch_bound(text, kernel.body, 0), resident_blocks=_launch_bound(text, kernel.body, 1) or 0,
-        leaves=uniformity.leaves(kernel.body), meets=graph.meets(),
+        parts=uniformity.leaves(kernel.body) and graph.meets(),
         variables=tuple(variables.known[each] for each in sorted(variables.wanted)),
         settable=tuple(variables.settable), rejections=tuple(dict.fromkeys(text.rejections)),
     )  # fmt: skip

@@ -6,6 +6,7 @@ so that no cycle can be written down.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Mapping
 
@@ -101,11 +102,10 @@ def buffers_of(slot: FusionSlot) -> tuple[Buffer, ...]:
         try:
             elements = argument.elements.integer(slot.extents)
         except ExpressionError as problem:
-            raise RequestError(f"elements: {problem}", where=argument.where) from None
+            raise argument.fail(f"elements: {problem}") from None
         if elements < 1:
-            raise RequestError(
-                f"{argument.name} has {elements} elements at the sizes {_said(slot.sizes)}; expected at least 1",
-                where=argument.where,
+            raise argument.fail(
+                f"{argument.name} has {elements} elements at the sizes {_said(slot.sizes)}; expected at least 1"
             )
         pattern = argument.buffer
         buffer = Buffer(
@@ -113,10 +113,9 @@ def buffers_of(slot: FusionSlot) -> tuple[Buffer, ...]:
             fill=pattern.fill, compare=pattern.compare, arena=arenas.get(argument.name),
         )  # fmt: skip
         if buffer.size_bytes > MAX_BUFFER_BYTES:
-            raise RequestError(
+            raise argument.fail(
                 f"{argument.name} has {buffer.size_bytes} bytes at the sizes {_said(slot.sizes)}; "
-                f"at most {MAX_BUFFER_BYTES} are sane",
-                where=argument.where,
+                f"at most {MAX_BUFFER_BYTES} are sane"
             )
         found.append(buffer)
     wholes = {each.name: each for each in found}
@@ -131,12 +130,11 @@ def _part(slot: FusionSlot, argument: KernelArgument, whole: Buffer) -> Buffer:
     try:
         offset = argument.offset.integer(slot.extents)
     except ExpressionError as problem:
-        raise RequestError(f"offset: {problem}", where=argument.where) from None
+        raise argument.fail(f"offset: {problem}") from None
     if not 0 <= offset < whole.size_bytes or offset % size:
-        raise RequestError(
+        raise argument.fail(
             f"{argument.name} lies {offset} bytes behind the beginning of {argument.part_of}, which has "
-            f"{whole.elements} elements of {size}",
-            where=argument.where,
+            f"{whole.elements} elements of {size}"
         )
     return Buffer(
         name=slot.named(argument.name), dtype=whole.dtype, elements=whole.elements - offset // size, role=Role.SCRATCH,
@@ -148,6 +146,7 @@ def _said(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(sizes.items())) or "none"
 
 
+@functools.lru_cache(maxsize=256)  # asked for many times for each candidate
 def thread_counts(slot: FusionSlot, granularity: int, most: int) -> tuple[int, ...]:
     """How many threads a slot's block can have: the given count first, then all others, ascending.
 

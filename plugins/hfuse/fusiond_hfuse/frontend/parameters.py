@@ -33,7 +33,7 @@ def parameter(tree: ClangTree, cursor: cindex.Cursor, kind: cindex.Type) -> Kern
     restrict = kind.is_restrict_qualified() or written.get_canonical().is_restrict_qualified()
     pointer = kind.kind is cindex.TypeKind.POINTER
     target = kind.get_pointee() if pointer else kind
-    bare = re.sub(r"^(const |volatile )+", "", target.spelling).removeprefix("struct ")
+    bare = bare_name(target).removeprefix("struct ")
     vector = bare if pointer and bare in VECTOR_OF else None
     record = not pointer and kind.kind is cindex.TypeKind.RECORD and bare not in DTYPES
     rows = pointer and vector is None and target.kind is cindex.TypeKind.RECORD and bare not in DTYPES
@@ -44,30 +44,25 @@ def parameter(tree: ClangTree, cursor: cindex.Cursor, kind: cindex.Type) -> Kern
         volatile=pointer and target.is_volatile_qualified(), restrict=restrict,
         void=pointer and bare == "void", enumeration=_enumeration(kind) is not None,
         records=target.get_size() if rows else 0, holds_pointers=rows and has_pointer(target),
-        fields=tuple(_fields(tree, kind, "", 0)) if record else (), bytes=kind.get_size() if record else 0,
-        alignment=kind.get_align() if record else 0,
+        fields=tuple(fields(tree, kind)) if record else (), bytes=kind.get_size() if record else 0,
     )  # fmt: skip
 
 
-def fields_of(tree: ClangTree, kind: cindex.Type) -> tuple[StructField, ...]:
-    """Every number and pointer of a variable, with its place; the path of one that is a pointer itself is empty."""
-    return tuple(_fields(tree, kind, "", 0))
-
-
-def _fields(tree: ClangTree, kind: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
-    """The numbers inside a struct, with their places; anything else is listed without a dtype."""
+def fields(tree: ClangTree, kind: cindex.Type, path: str = "", offset: int = 0) -> Iterator[StructField]:
+    """Every number and pointer of a struct, or another variable, with its place; anything else is listed without a
+    dtype. The path of one that is a pointer itself is empty."""
     kind = kind.get_canonical()
     if kind.kind is cindex.TypeKind.CONSTANTARRAY:
         yield from _elements(tree, kind, path, offset)
-    elif kind.kind is cindex.TypeKind.RECORD and _bare(kind) not in DTYPES:
+    elif kind.kind is cindex.TypeKind.RECORD and bare_name(kind) not in DTYPES:
         yield from _members(tree, kind, path, offset)
     elif kind.kind is cindex.TypeKind.POINTER:
         yield _pointer_field(kind.get_pointee(), path, offset)
     else:
-        dtype = DTYPES.get(_bare(kind)) or _enumeration(kind)
+        dtype = DTYPES.get(bare_name(kind)) or _enumeration(kind)
         if dtype is not None and dtypes.DTYPES[dtype].packed is None:
             dtype = None  # a Program cannot write it into a struct's bytes
-        yield StructField(path=path, dtype=dtype, offset=offset, kind=_bare(kind))
+        yield StructField(path=path, dtype=dtype, offset=offset, kind=bare_name(kind))
 
 
 def _elements(tree: ClangTree, array: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
@@ -76,7 +71,7 @@ def _elements(tree: ClangTree, array: cindex.Type, path: str, offset: int) -> It
         return
     size = array.element_type.get_size()
     for index in range(array.element_count):
-        yield from _fields(tree, array.element_type, f"{path}[{index}]", offset + index * size)
+        yield from fields(tree, array.element_type, f"{path}[{index}]", offset + index * size)
 
 
 def _members(tree: ClangTree, record: cindex.Type, path: str, offset: int) -> Iterator[StructField]:
@@ -89,15 +84,15 @@ def _members(tree: ClangTree, record: cindex.Type, path: str, offset: int) -> It
     if ancestors is None or inherited is None:
         unknown = "a struct with several bases, or virtual methods"
     if unknown:
-        yield StructField(path=path or _bare(record), dtype=None, offset=offset, kind=unknown)
+        yield StructField(path=path or bare_name(record), dtype=None, offset=offset, kind=unknown)
         return
     for name, (kind, place) in zip(names, inherited or (), strict=True):
-        yield from _fields(tree, kind, before + name, offset + place)
+        yield from fields(tree, kind, before + name, offset + place)
     for field in record.get_fields():
         if field.is_bitfield():
             yield StructField(path=field.spelling, dtype=None, offset=offset, kind="a bit field")
         else:
-            yield from _fields(tree, field.type, before + field.spelling, offset + field.get_field_offsetof() // 8)
+            yield from fields(tree, field.type, before + field.spelling, offset + field.get_field_offsetof() // 8)
 
 
 def _is_field(cursor: cindex.Cursor) -> bool:
@@ -124,7 +119,7 @@ def _ancestors(record: cindex.Cursor) -> list[cindex.Cursor] | None:
 
 
 def _pointer_field(target: cindex.Type, path: str, offset: int) -> StructField:
-    bare = re.sub(r"^(const |volatile )+", "", target.get_canonical().spelling)
+    bare = bare_name(target.get_canonical())
     dtype = DTYPES.get(VECTOR_OF.get(bare, bare)) or _enumeration(target.get_canonical())
     rows = target.get_canonical().kind is cindex.TypeKind.RECORD and bare not in (*VECTOR_OF, *DTYPES)
     held = rows and has_pointer(target)
@@ -133,7 +128,8 @@ def _pointer_field(target: cindex.Type, path: str, offset: int) -> StructField:
     return StructField(path=path, dtype=None, offset=offset, kind="a pointer", pointer=True, pointee=dtype)
 
 
-def _bare(kind: cindex.Type) -> str:
+def bare_name(kind: cindex.Type) -> str:
+    """Without qualifiers."""
     return re.sub(r"^(const |volatile )+", "", kind.spelling)
 
 

@@ -19,7 +19,7 @@ from fusiond.model.language.expressions import Expression
 from fusiond.model.nouns import Rejection
 from fusiond.model.ptx import parser, rewrite
 from fusiond.model.ptx.tree import SIZES, Function, Instruction, Module, Variable, instructions
-from fusiond_hfuse.frontend import ptx_divergence
+from fusiond_hfuse.frontend import ptx_divergence, shadows
 from fusiond_hfuse.frontend.source_kernel import (
     BlockShapes,
     KernelArgument,
@@ -78,16 +78,12 @@ def of_ptx(kernel: SourceKernel, ptx: PtxText, parsed: Parsed, node: Node) -> So
     if parsed.uses_dynamic_shared and "shared" not in kernel.keys:
         said = f"{ptx.entry.name} has a shared array without a length, so the key 'shared' must give its bytes"
         raise RequestError(said, where=kernel.path)
-    parsed = parsed.replaced(rejections=(*parsed.rejections, *_unset(kernel, ptx)))
+    parsed = dataclasses.replace(parsed, rejections=(*parsed.rejections, *_unset(kernel, ptx)))
     return dataclasses.replace(
-        kernel,
-        ptx=ptx,
-        instance=ptx.entry.name,
-        arguments=checked(kernel.arguments, parsed.parameters, node),
-        block=BlockShapes(shapes=(shape,)) if required is not None else kernel.block,
-        parsed=parsed,
+        kernel, ptx=ptx, instance=ptx.entry.name, arguments=checked(kernel.arguments, parsed.parameters, node),
+        block=BlockShapes(shapes=(shape,)) if required is not None else kernel.block, parsed=parsed,
         moved=moved(ptx, parsed),
-    )
+    )  # fmt: skip
 
 
 def _unset(kernel: SourceKernel, ptx: PtxText) -> Iterator[Rejection]:
@@ -107,7 +103,8 @@ def moved(ptx: PtxText, parsed: Parsed) -> Parsed | None:
         return None
     alignment = max(parsed.alignment, *(each.alignment for each, _ in places))
     end = max(place + each.size_bytes for each, place in places)
-    return parsed.replaced(
+    return dataclasses.replace(
+        parsed,
         uses_dynamic_shared=True,
         static_shared_bytes=0,
         moved_bytes=-(-end // alignment) * alignment,
@@ -197,9 +194,7 @@ def _seeing(
         or words[name] & dynamic
         or any(map(is_block_barrier, notable[name]))
     }
-    while more := {name for name in names - found if words[name] & found}:
-        found |= more
-    return frozenset(found)
+    return shadows.closure({name: words[name] for name in names}, found)
 
 
 # --- what follows for fusion ----------------------------------------------------------------------------
@@ -216,11 +211,11 @@ def _parsed(ptx: PtxText, name: str) -> Parsed:
     return Parsed(
         entry=entry.name, parameters=tuple(map(_parameter, entry.parameters)), uses_dynamic_shared=bool(ptx.dynamic),
         static_shared_bytes=sum(each.size_bytes for each in _static_arrays(ptx)),
-        barriers=sum(map(is_block_barrier, _notable(ptx))), launch_bound=math.prod(bound) if bound else None,
+        launch_bound=math.prod(bound) if bound else None,
         rejections=tuple(dict.fromkeys(_refused(name, _refusals(ptx)))),
         resident_blocks=limits.get("minnctapersm", (0,))[0], alignment=alignment, drains=leaving.drains and not beside,
-        beside=tuple(dict.fromkeys(beside)), by_warps=by_warps, leaves=leaving.leaves,
-        meets="a shuffle" if leaving.leaves else "", barrier_ids=max(len(ptx.barriers), 1), warpgroups=ptx.warpgroups,
+        beside=tuple(dict.fromkeys(beside)), by_warps=by_warps, parts=leaving.leaves,
+        barrier_ids=max(len(ptx.barriers), 1), warpgroups=ptx.warpgroups,
         cluster=limits.get("reqnctapercluster", (1,))[0],
         cooperative=any(not words.isdisjoint(_GRID_BARRIER) for words in ptx.words.values()),
     )  # fmt: skip
@@ -334,7 +329,7 @@ def _parameter(declared: Variable) -> KernelParameter:
     spelling = f".{declared.type}" + "".join(f"[{each}]" for each in declared.extents)
     return KernelParameter(
         name=declared.name, pointer=".ptr" in declared.attributes, dtype=None, spelling=spelling, target="",
-        bytes=size, alignment=declared.alignment, record=bool(declared.extents),
+        bytes=size, record=bool(declared.extents),
     )  # fmt: skip
 
 
@@ -378,18 +373,16 @@ def _placed(argument: KernelArgument, parameter: KernelParameter) -> tuple[Struc
     found, end = [], 0
     for member in sorted(argument.members, key=lambda each: int(each.path) if each.path.isdigit() else -1):
         if not member.path.isdigit():
-            raise RequestError(
-                f"{argument.name}: {member.path!r} is not a number of bytes; PTX knows no names of members",
-                where=member.where,
+            raise member.fail(
+                f"{argument.name}: {member.path!r} is not a number of bytes; PTX knows no names of members"
             )
         if member.dtype is None:
-            raise RequestError(f"{argument.name}, {member.path}: the key 'dtype' is missing", where=member.where)
+            raise member.fail(f"{argument.name}, {member.path}: the key 'dtype' is missing")
         size = 8 if member.target is not None else DTYPES[member.dtype].bytes
         if int(member.path) < end or int(member.path) + size > parameter.bytes:
-            raise RequestError(
+            raise member.fail(
                 f"{argument.name}: {size} bytes at {member.path} overlap the member before, or end behind "
-                f"{parameter.bytes}",
-                where=member.where,
+                f"{parameter.bytes}"
             )
         end = int(member.path) + size
         found.append(dataclasses.replace(member, offset=int(member.path)))
@@ -403,6 +396,4 @@ def checked_variables(variables: tuple[KernelArgument, ...], ptx: PtxText) -> No
         if each.symbol not in known:
             raise UnknownName("variable of the source", each.symbol, set(known) or {"none"}, where=each.where)
         if each.members:
-            raise RequestError(
-                f"{each.symbol}: a variable of PTX is given by its numbers, with dtype and elements", where=each.where
-            )
+            raise each.fail(f"{each.symbol}: a variable of PTX is given by its numbers, with dtype and elements")

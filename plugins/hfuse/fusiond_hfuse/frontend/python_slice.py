@@ -20,6 +20,7 @@ from pathlib import PurePosixPath
 
 from fusiond.model.errors import RequestError, UnknownName
 from fusiond.strategy import Inputs
+from fusiond_hfuse.frontend.includes import beside
 
 CONVENTIONS = {
     "triton": "import triton",
@@ -54,7 +55,7 @@ def sliced(inputs: Inputs, path: str, function: str, *, where: str) -> PythonSli
     """A function, with what it needs. RequestError for a file that is not Python, UnknownName where it has no such
     function."""
     work = _Slicing(inputs, where)
-    module = work.module(path, _dotted(inputs, path, where))
+    module = work.module(path, _dotted(inputs, path))
     functions = {each.name for each in module.tree.body if isinstance(each, ast.FunctionDef)}
     if function not in functions:
         raise UnknownName("function of the file", function, functions or {"none"}, where=where)
@@ -133,14 +134,11 @@ class _Slicing:
     def _module_called(self, module: _Module, name: str) -> _Module | None:
         for at in module.bound.get(name, ()):
             statement = module.tree.body[at]
-            if isinstance(statement, ast.ImportFrom):
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                within = f"{_absolute(module, statement)}." if isinstance(statement, ast.ImportFrom) else ""
                 for alias in statement.names:
                     if (alias.asname or alias.name) == name:
-                        return self._found(module, f"{_absolute(module, statement)}.{alias.name}")
-            elif isinstance(statement, ast.Import):
-                for alias in statement.names:
-                    if (alias.asname or alias.name) == name:
-                        return self._found(module, alias.name)
+                        return self._found(module, within + alias.name)
         return None
 
     def _found(self, module: _Module, name: str) -> _Module | None:
@@ -151,27 +149,20 @@ class _Slicing:
         for up in range(_MOST_FOLDERS):
             for end in (".py", "/__init__.py"):
                 relative = "../" * up + "/".join((first, *rest)) + end
-                path = _beside(self._inputs, module.path, relative, self._where)
+                path = beside(self._inputs, module.path, relative)
                 if path is not None:
                     return self.module(path, name)
         return None
 
 
-def _beside(inputs: Inputs, path: str, relative: str, where: str) -> str | None:
-    try:
-        return inputs.beside(path, relative, where=where)
-    except RequestError:
-        return None
-
-
-def _dotted(inputs: Inputs, path: str, where: str) -> str:
+def _dotted(inputs: Inputs, path: str) -> str:
     """What a file is called as a module: with the packages that it is in."""
     parts = list(PurePosixPath(path).with_suffix("").parts)
     if parts[-1] == "__init__":
         parts.pop()
     names = [parts.pop()]
     for up in range(_MOST_FOLDERS):
-        if not parts or _beside(inputs, path, f"{'../' * up or './'}__init__.py", where) is None:
+        if not parts or beside(inputs, path, f"{'../' * up or './'}__init__.py") is None:
             break
         names.insert(0, parts.pop())
     names[-1] = "".join(each if each.isalnum() or each == "_" else "_" for each in names[-1])

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusiond.model.inputs.schemas import (
-    COMPARISON,
-    DTYPE,
-    EXPRESSION,
-    FILL,
-    SIZES,
-    TEXT,
-    closed,
-    document,
-    list_of,
-    mapping_of,
-)
+from fusiond.model.inputs import schemas
+from fusiond.model.inputs.schemas import DTYPE, EXPRESSION, TEXT, closed, document, list_of, mapping_of
 from fusiond.model.program import Role
 from fusiond_hfuse.frontend.kernel_file import FLAGS, MAX_BLOCK
 
@@ -26,8 +16,8 @@ _BUFFER = {
     "dtype": DTYPE,
     "elements": EXPRESSION,
     "role": {"enum": [each.value for each in Role], "description": "input, output, inout (starts filled), scratch"},
-    "fill": FILL,
-    "compare": COMPARISON,
+    "fill": schemas.FILL,
+    "compare": schemas.COMPARISON,
 }
 _PART = {"part_of": {**TEXT, "description": "the buffer in whose memory it points"}, "offset": EXPRESSION}
 _MEMBER = {
@@ -90,8 +80,8 @@ def kernel() -> dict[str, Any]:
             ),
             "include": list_of(TEXT),
             "flags": list_of({"type": "string", "pattern": rf"^\s*({FLAGS.pattern})\s*$"}),
-            "sizes": SIZES,
-            "odd": {**SIZES, "description": "awkward sizes, at which a winner is checked too"},
+            "sizes": schemas.SIZES,
+            "odd": {**schemas.SIZES, "description": "awkward sizes, at which a winner is checked too"},
             "arguments": list_of(argument),
             "constants": {"anyOf": [list_of(variable), mapping_of(_several(_CONSTANT))]},
             "warps": _several({"enum": [1, 2, 4, 8, 16, 32]}),

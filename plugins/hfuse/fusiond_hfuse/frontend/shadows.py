@@ -10,7 +10,7 @@ calls that depend on a template argument are found too; overloads of one name ar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 SHADOWED = ("threadIdx", "blockIdx", "blockDim", "gridDim", "__syncthreads")  #: What a body sees its own version of
 SHADOWS = "FUSIOND_SHADOWS"  #: The macro that stands for the shadow parameters in a fused source
@@ -32,14 +32,12 @@ void __syncthreads() = delete;
 """Declarations that hide the built-ins, for the head of a namespace: what no shadow reaches does not compile."""
 
 
-def closure(called: Mapping[int, frozenset[str]], names: Mapping[int, str], begin: Iterable[str]) -> frozenset[str]:
-    """The names of all functions that reach one of `begin`. `called`: by function, what it calls; `names`: its own."""
+def closure(called: Mapping[str, Set[str]], begin: Iterable[str]) -> frozenset[str]:
+    """The names of all functions that reach one of `begin`. `called`: by function, what it calls."""
     found = set(begin)
-    while True:
-        more = {names[each] for each, inner in called.items() if names[each] not in found and inner & found}
-        if not more:
-            return frozenset(found)
+    while more := {name for name, inner in called.items() if name not in found and inner & found}:
         found |= more
+    return frozenset(found)
 
 
 def behind_parenthesis(code: str, start: int, name: str) -> int | None:

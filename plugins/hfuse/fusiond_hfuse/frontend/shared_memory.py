@@ -32,7 +32,9 @@ class SharedMemory:
         self.alignment = LEAST_ALIGNMENT
 
     def file_wide(self, cursor: cindex.Cursor) -> None:
-        """A shared variable of the file."""
+        """A declaration of the file, which may be a shared variable."""
+        if not cursors.shared(cursor):
+            return
         if cursor.storage_class is not cindex.StorageClass.EXTERN:
             self._static(cursor, ())
             return

@@ -24,6 +24,7 @@ from clang import cindex
 
 from fusiond.model.errors import RequestError, UnknownName
 from fusiond_hfuse.frontend import clang_tree, cursors, directives
+from fusiond_hfuse.frontend.clang_tree import Reading
 from fusiond_hfuse.frontend.declarations import DeclarationWalk, SourceDeclaration, grouped
 from fusiond_hfuse.frontend.includes import HOISTED, without_comments
 from fusiond_hfuse.frontend.source_kernel import TranslationUnit
@@ -31,32 +32,23 @@ from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 Macros = tuple[tuple[str, str], ...]
 
 
-def sliced(
-    unit: TranslationUnit,
-    entry: str,
-    *,
-    instance: str,
-    defines: Macros,
-    where: str,
-    flags: tuple[str, ...] = (),
-    variables: tuple[str, ...] = (),
-) -> TranslationUnit:
+def sliced(unit: TranslationUnit, reading: Reading) -> TranslationUnit:
     """The unit with all text blank that the kernel does not reach. Raises UnknownName where there is no such kernel,
     and RequestError where a condition leaves it out, or asks for what a header may define of which nothing is known."""
-    walked = _walked(unit.text, unit.system, defines, flags)
-    known = frozenset(name for each in walked.groups for name in each.kernels)
+    entry, defines = reading.entry, reading.defines
+    walked = _walked(unit.text, unit.system, defines, reading.flags)
+    known = walked.kernels
     if entry not in known:
-        left_out = condition_round(unit, entry, defines, flags)
+        left_out = condition_round(unit, entry, defines, reading.flags)
         if left_out is not None:
             line, condition = left_out
             raise RequestError(f"`{condition}` leaves out {entry}", where=unit.where(line))
         if walked.error and not known:
             line, message = walked.error
             raise RequestError(f"not CUDA C++ as libclang reads it: {message}", where=unit.where(line))
-        raise UnknownName("kernel", entry, known or {"none"}, where=where)
-    begin = {
-        word for text in (instance, *variables, *(value for _, value in defines)) for word in directives.words(text)
-    }
+        raise UnknownName("kernel", entry, known or {"none"}, where=reading.where)
+    texts = (reading.instance or "", *reading.variables, *(value for _, value in defines))
+    begin = {word for text in texts for word in directives.words(text)}
     reached, named = _reached(walked.groups, entry, begin, directives.macros(walked.code))
     kept = [(each.start, each.end) for each in walked.groups if id(each) in reached]
     for line, name in directives.undecided(walked.code, kept, {name for name, _ in defines}) if unit.unread else ():
@@ -74,8 +66,7 @@ def sliced(
 
 def kernels(unit: TranslationUnit, defines: Macros = (), flags: tuple[str, ...] = ()) -> frozenset[str]:
     """The kernels of a unit, with their namespaces."""
-    walked = _walked(unit.text, unit.system, defines, flags)
-    return frozenset(name for each in walked.groups for name in each.kernels)
+    return _walked(unit.text, unit.system, defines, flags).kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +78,10 @@ class _Walked:
     frame: frozenset[tuple[int, int]]  #: Heads and ends of namespaces
     unread: tuple[tuple[int, int], ...]  #: What `#if` and its like leave out
     error: tuple[int, str] | None  #: Line and message of the first
+
+    @property
+    def kernels(self) -> frozenset[str]:
+        return frozenset(name for each in self.groups for name in each.kernels)
 
 
 @functools.lru_cache(maxsize=8)  # `init` asks for a file's kernels, and then for one of them

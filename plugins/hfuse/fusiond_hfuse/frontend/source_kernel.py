@@ -9,11 +9,10 @@ Everything here is frozen; the functions that make and use these values are in t
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from fusiond.model.errors import RequestError
 from fusiond.model.inputs.documents import Node
 from fusiond.model.language.expressions import Expression, Scalar
 from fusiond.model.nouns import Rejection
@@ -126,7 +125,6 @@ class KernelParameter:
     holds_pointers: bool = False  #: Such a struct has pointers in it
     fields: tuple[StructField, ...] = ()  #: Of a struct that is passed by value
     bytes: int = 0  #: Of such a struct
-    alignment: int = 0  #: Of such a struct, in bytes
     record: bool = False  #: Of PTX: an array of bytes
 
     @property
@@ -157,7 +155,6 @@ class Parsed:
     uses_dynamic_shared: bool = False
     static_shared_bytes: int | None = None
     """Sum over all static `__shared__` variables; None when a size depends on a template argument."""
-    barriers: int = 0  #: Calls of `__syncthreads` in the text
     launch_bound: int | None = None  #: The first argument of `__launch_bounds__`, where its value can be told
     rejections: tuple[Rejection, ...] = ()
     resident_blocks: int = 0
@@ -169,9 +166,7 @@ class Parsed:
     """Why it can share no block with another kernel. In blocks of its own it can be fused."""
     by_warps: bool = False
     """Whole warps leave so, where threads of a warp meet too: the rows of a block have to be whole warps."""
-    leaves: bool = False
-    """Some thread may leave the body before its end: a `return` or `goto` in it, also out of a macro."""
-    meets: str = ""  #: What threads of a warp meet in, if they do
+    parts: bool = False  #: Some thread may leave the body before its end, in which threads of a warp meet
     variables: tuple[DeviceVariable, ...] = ()  #: Those that the host sets
     settable: tuple[DeviceVariable, ...] = ()  #: Those that it would have to set
     barrier_ids: int = 1  #: How many of the hardware's sixteen barriers it needs
@@ -179,12 +174,20 @@ class Parsed:
     cluster: int = 1  #: Blocks of its clusters, along x
     cooperative: bool = False  #: Its blocks wait for one another, so that all have to be resident at once
 
-    def replaced(self, **changes: Any) -> Parsed:
-        return dataclasses.replace(self, **changes)
+
+class _Written:
+    """What stands in a YAML file."""
+
+    __slots__ = ()
+    where: str
+
+    def fail(self, problem: str) -> RequestError:
+        """An error about it, to be raised."""
+        return RequestError(problem, where=self.where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StructMember:
+class StructMember(_Written):
     """What a number inside a struct holds, or what a pointer inside it points to."""
 
     path: str
@@ -196,7 +199,7 @@ class StructMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelArgument:
+class KernelArgument(_Written):
     """A kernel argument: a buffer when `elements` is there, a scalar when `value` is, else a struct passed by value.
 
     With `symbol` it is not an argument but a variable of the source that the host sets."""

@@ -98,7 +98,9 @@ def read(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel:
     first = forms[ways[0].threads, ways[0].chosen]
     assert isinstance(first, SourceKernel)
     compiled = [each for each in forms.values() if isinstance(each, SourceKernel)]
-    parsed = first.parsed.replaced(launch_bound=None, warpgroups=any(each.parsed.warpgroups for each in compiled))
+    parsed = dataclasses.replace(
+        first.parsed, launch_bound=None, warpgroups=any(each.parsed.warpgroups for each in compiled)
+    )
     names = dict.fromkeys(name for way in ways for name in way.named)
     choices = {name: tuple(dict.fromkeys(way.named[name] for way in ways)) for name in names}
     return dataclasses.replace(first, block=given.block, parsed=parsed, forms=forms, choices=choices)

@@ -118,8 +118,11 @@ class _Varying:
         elif cursor.kind is CursorKind.ASM_STMT:
             handed = (each for each in cursors.below(cursor) if each.kind is CursorKind.DECL_REF_EXPR)
         elif cursor.kind is CursorKind.CALL_EXPR:  # what is handed over as it stands is handed over by reference
-            handed = (each for each in parts if each.kind in (CursorKind.DECL_REF_EXPR, CursorKind.MEMBER_REF_EXPR))
-        yield from ((target, None) for target in map(_variable, handed) if target is not None)
+            by_method = [each for each in parts[:1] if each.kind is CursorKind.MEMBER_REF_EXPR]  # of its own
+            handed = [*by_method, *(each for each in parts if each.kind is CursorKind.DECL_REF_EXPR)]
+        for target in map(_variable, handed):
+            if target is not None and not target.type.is_const_qualified():
+                yield target, None
 
     def _varies(self, expression: cindex.Cursor) -> bool:
         for each in cursors.below(expression):

@@ -20,6 +20,14 @@ def block(path: Path, language: str) -> str:
     return found[0]
 
 
+def typed(script: str, folder: Path) -> str:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["sh", "-e", "-c", script]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("gxx_here")
 def test_the_tutorial_can_be_followed(tmp_path: Path) -> None:
@@ -28,14 +36,9 @@ def test_the_tutorial_can_be_followed(tmp_path: Path) -> None:
     assert len(commands) >= 6
     counted = {"fusiond best jobs/softmax-h100.yaml", "fusiond best --workload harris"}
     script = "\n".join([block(TUTORIAL, "sh"), *(each for each in commands if each not in counted)])
-    done = subprocess.run(
-        ["sh", "-e", "-c", script], cwd=tmp_path,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}, capture_output=True,
-        text=True, timeout=110, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "rowmax,scale" in done.stdout
-    assert "verdict" in done.stdout
+    said = typed(script, tmp_path)
+    assert "rowmax,scale" in said
+    assert "verdict" in said
     assert (tmp_path / "fused" / "launch.py").is_file()
     assert (tmp_path / "jobs" / "softmax-h100.yaml").is_file()
 
@@ -49,12 +52,7 @@ def test_the_tutorial_can_be_followed_to_its_end(tmp_path: Path) -> None:
     commands = re.findall(r"^    (fusiond (?:plan|run|best) (?:jobs|--workload).*?)(?: +#.*)?$", TUTORIAL.read_text(),
                           re.MULTILINE)  # fmt: skip
     assert len(commands) == 7
-    done = subprocess.run(
-        ["sh", "-e", "-c", "\n".join(["fusiond examples jobs", *commands])], cwd=tmp_path,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    typed("\n".join(["fusiond examples jobs", *commands]), tmp_path)
 
 
 def test_every_page_that_the_readme_names_is_there() -> None:

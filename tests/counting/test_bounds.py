@@ -223,21 +223,20 @@ def threads(blocks: list[BasicBlock], lines: dict[int, LineCounts]) -> list[int]
     return [round(each.threads) for each in of_blocks(blocks, {1: START, **lines})]
 
 
+TWO_LOOPS = [
+    block(1, 3), block(2), block(2, 5, line=2, opcode="LDG"), block(4), block(4, 5, line=3, opcode="LDG"),
+    block(ends=True),
+]  # fmt: skip
+"""On two sides of a branch."""
+
+
 def test_two_loops_on_two_sides_are_entered_by_as_many_as_in_ptx() -> None:
-    blocks = [
-        block(1, 3), block(2), block(2, 5, line=2, opcode="LDG"), block(4), block(4, 5, line=3, opcode="LDG"),
-        block(ends=True),
-    ]  # fmt: skip
-    found = threads(blocks, {2: line(1000, entered=40), 3: line(500, entered=24)})
+    found = threads(TWO_LOOPS, {2: line(1000, entered=40), 3: line(500, entered=24)})
     assert found == [64, 40, 1000, 24, 500, 64]
 
 
 def test_two_loops_that_each_want_all_threads_share_them() -> None:
-    blocks = [
-        block(1, 3), block(2), block(2, 5, line=2, opcode="LDG"), block(4), block(4, 5, line=3, opcode="LDG"),
-        block(ends=True),
-    ]  # fmt: skip
-    found = threads(blocks, {2: line(1000), 3: line(500)})
+    found = threads(TWO_LOOPS, {2: line(1000), 3: line(500)})
     assert (found[2], found[4], found[1] + found[3]) == (1000, 500, 64)
 
 

@@ -16,6 +16,14 @@ from tests.exchange.conftest import TOY, Box
 Boxes = Callable[[str], Box]
 
 
+def trusting(box: Box, entry: ExchangeEntry, name: str) -> Box:
+    """A box that has the entry, trusts its signer and was asked for it."""
+    box.exchange.put([entry])
+    box.exchange.trust(entry.signer, name)
+    box.ask()
+    return box
+
+
 def verifies(box: Box) -> list[Any]:
     return [each for each in box.store.jobs(None, 100) if each.kind == "verify"]
 
@@ -33,10 +41,7 @@ def test_a_stranger_s_answer_is_shown_and_nothing_of_it_runs(entry: ExchangeEntr
 
 
 def test_it_does_not_run_even_where_somebody_asks_for_it(entry: ExchangeEntry, box: Boxes) -> None:
-    second = box("second")
-    second.exchange.put([entry])
-    second.exchange.trust(entry.signer, "first")
-    second.ask()
+    second = trusting(box("second"), entry, "first")
     (row,) = verifies(second)
     second.exchange.distrust(entry.signer)  # before it was its turn
     assert second.run(row).state is JobState.FAILED
@@ -77,10 +82,7 @@ def test_what_is_wrong_here_is_served_no_more(entry: ExchangeEntry, box: Boxes) 
     unfused = entry.body["unfused"]["digest"]
     body = {**entry.body, "program": {"key": wrong.key, "digest": digest(plan)}}
     forged = signer.sign(body, {digest(plan): plan, unfused: entry.programs[unfused]})
-    second = box("second")
-    second.exchange.put([forged])
-    second.exchange.trust(signer.public, "broken")
-    second.ask()
+    second = trusting(box("second"), forged, "broken")
     (row,) = verifies(second)
     ended = second.run(row)
     assert ended.state is JobState.FAILED
@@ -97,10 +99,7 @@ def test_a_program_that_is_not_what_its_key_says_does_not_run(entry: ExchangeEnt
     body = {**entry.body, "program": {"key": entry.body["program"]["key"], "digest": digest(plan)}}
     unfused = entry.body["unfused"]["digest"]
     forged = Signer(bytes(32)).sign(body, {digest(plan): plan, unfused: entry.programs[unfused]})
-    second = box("second")
-    second.exchange.put([forged])
-    second.exchange.trust(forged.signer, "liar")
-    second.ask()
+    second = trusting(box("second"), forged, "liar")
     (row,) = verifies(second)
     assert second.run(row).state is JobState.FAILED
     assert second.store.program(entry.body["program"]["key"]) is None

@@ -70,15 +70,18 @@ def board(fake_libcuda: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
         each.close()
 
 
-@pytest.mark.parametrize("planted", [1.0, 1.05])
-def test_a_planted_gain_is_recovered_through_pycuda(board: Any, bundle: Bundle, planted: float) -> None:
-    supervisor = board(f"us:double_it=80 us:add={80 * planted}")
+def measured(supervisor: Supervisor, bundle: Bundle, planted: float) -> Measurement:
     request = protocol.SampleRequest(candidate=bundle("double_it"), baseline=bundle("add"), plan=PLAN)
     reply = supervisor.call(request, 60)
     assert isinstance(reply, Measurement), reply
     assert reply.ratio == pytest.approx(planted, rel=0.005)
     assert reply.before.canary_mhz == pytest.approx(1980, rel=0.01)
-    assert reply.effort.steady is True
+    return reply
+
+
+@pytest.mark.parametrize("planted", [1.0, 1.05])
+def test_a_planted_gain_is_recovered_through_pycuda(board: Any, bundle: Bundle, planted: float) -> None:
+    assert measured(board(f"us:double_it=80 us:add={80 * planted}"), bundle, planted).effort.steady is True
 
 
 DENIED = " ".join(
@@ -108,29 +111,22 @@ def test_a_lease_as_it_may_be(
 ) -> None:
     monkeypatch.setenv("FUSIOND_FAKE_NVML", nvml)
     supervisor = board(f"us:double_it=80 us:add={80 * 1.05} {knobs}")
-    request = protocol.SampleRequest(candidate=bundle("double_it"), baseline=bundle("add"), plan=PLAN)
-    reply = supervisor.call(request, 60)
-    assert isinstance(reply, Measurement), reply
-    assert reply.ratio == pytest.approx(1.05, rel=0.005)
-    assert reply.before.canary_mhz == pytest.approx(1980, rel=0.01)
+    reply = measured(supervisor, bundle, 1.05)
     assert (reply.after.throttle, reply.after.others) == (throttle, others)
     assert reply.effort.gate_failures == 0
     assert (supervisor.replaced, bool(throttled(reply.after))) == (0, False)
 
 
-def test_a_kernel_that_hangs_costs_a_child_and_nothing_more(board: Any, bundle: Bundle, tmp_path: Path) -> None:
-    supervisor = board("hang:double_it=1")
-    for entry, outcome in (("double_it", Outcome.TIMED_OUT), ("add", None)):
+@pytest.mark.parametrize(
+    ("fault", "outcome", "secs", "says"),
+    [("hang", Outcome.TIMED_OUT, 3.0, ""), ("fault", Outcome.CRASHED, 60.0, "illegal memory access")],
+)
+def test_what_hangs_or_sticks_costs_a_child_and_nothing_more(
+    board: Any, bundle: Bundle, tmp_path: Path, fault: str, outcome: Outcome, secs: float, says: str
+) -> None:
+    supervisor = board(f"{fault}:double_it=1")
+    for entry, wanted, most in (("double_it", outcome, secs), ("add", None, 60.0)):
         request = protocol.Reference(bundle=bundle(entry), seed=0, outputs=str(tmp_path / "o.npz"))
-        reply = supervisor.call(request, 3.0 if outcome else 60)
-        assert (reply.outcome if isinstance(reply, MeasureFailed) else None) is outcome, reply
-
-
-def test_an_error_that_sticks_costs_a_child_and_nothing_more(board: Any, bundle: Bundle, tmp_path: Path) -> None:
-    supervisor = board("fault:double_it=1")
-    for entry, outcome in (("double_it", Outcome.CRASHED), ("add", None)):
-        request = protocol.Reference(bundle=bundle(entry), seed=0, outputs=str(tmp_path / "o.npz"))
-        reply = supervisor.call(request, 60)
-        assert (reply.outcome if isinstance(reply, MeasureFailed) else None) is outcome, reply
-        if isinstance(reply, MeasureFailed):
-            assert "illegal memory access" in reply.reason
+        reply = supervisor.call(request, most)
+        assert (reply.outcome if isinstance(reply, MeasureFailed) else None) is wanted, reply
+        assert not isinstance(reply, MeasureFailed) or says in reply.reason

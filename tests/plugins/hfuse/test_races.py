@@ -14,6 +14,12 @@ HORIZONTAL = Config.of({"kind": "horizontal", "threads.a": 64, "threads.b": 96, 
 VERTICAL = Config.of({"kind": "vertical", "threads": 64, "order": "ba"})
 
 
+def without(program, text, put=""):
+    source = program.sources[0]
+    assert text in source.text
+    return dataclasses.replace(program, sources=(dataclasses.replace(source, text=source.text.replace(text, put)),))
+
+
 @pytest.fixture
 def pair(analyse, zoo):
     return analyse("hist", "hist", sizes={"a.n": 300, "b.n": 500}, granularity=32)
@@ -26,11 +32,7 @@ def test_a_fused_kernel_has_no_race(strategy, pair, config):
 
 @pytest.mark.parametrize("barrier", ["FUSIOND_BARRIER(1, 64);", "FUSIOND_BARRIER(2, 96);"])
 def test_a_dropped_barrier_is_a_race(strategy, pair, barrier):
-    program = strategy.emit(pair, HORIZONTAL, {})
-    source = program.sources[0]
-    assert barrier in source.text
-    mutant = dataclasses.replace(source, text=source.text.replace(barrier, ""))
-    assert races(dataclasses.replace(program, sources=(mutant,)))
+    assert races(without(strategy.emit(pair, HORIZONTAL, {}), barrier))
 
 
 def test_overlapping_arenas_are_a_race(strategy, pair):
@@ -54,12 +56,8 @@ def test_no_level_has_a_race(strategy, pair, config):
 
 
 def test_a_ticket_that_is_not_waited_for_is_a_race(strategy, pair):
-    program = strategy.emit(pair, LEVELS[2], {})
-    source = program.sources[0]
     barrier = "    ::__syncthreads();\n    unsigned int block"
-    assert barrier in source.text
-    mutant = dataclasses.replace(source, text=source.text.replace(barrier, "unsigned int block"))
-    assert races(dataclasses.replace(program, sources=(mutant,)))
+    assert races(without(strategy.emit(pair, LEVELS[2], {}), barrier, "unsigned int block"))
 
 
 @pytest.mark.parametrize("barrier", ["FUSIOND_BARRIER(1, 64);", "FUSIOND_BARRIER(2, 64);"])
@@ -67,7 +65,4 @@ def test_a_missing_barrier_between_strided_blocks_is_a_race(analyse, strategy, z
     analysis = analyse(zoo["reverse"], zoo["reverse"])
     program = strategy.emit(analysis, Config.of({**LEVELS[3], "threads.b": 64}), {})
     assert races(program) == []
-    source = program.sources[0]
-    assert f"if (at != block) {barrier}" in source.text
-    mutant = dataclasses.replace(source, text=source.text.replace(f"if (at != block) {barrier}", ""))
-    assert races(dataclasses.replace(program, sources=(mutant,)))
+    assert races(without(program, f"if (at != block) {barrier}"))

@@ -9,6 +9,7 @@ from typing import Any
 
 from fusiond.model.errors import RequestError, UnknownName
 from fusiond.model.inputs.documents import Node
+from fusiond.model.inputs.values import job_key, job_sizes
 from fusiond.model.keys import text_key
 from fusiond.model.nouns import Job, frozen
 from fusiond.strategy import Inputs
@@ -47,8 +48,9 @@ def read(job: Job, inputs: Inputs) -> tuple[PipelineRequest, dict[str, str]]:
         found = inputs.beside(path, node.text(), where=node.where)
         return found, inputs.digest(found, where=node.where)
 
-    accuracy = _node(job, "accuracy", graph.ACCURACIES[0]).choice(*graph.ACCURACIES)
-    pipeline = dataclasses.replace(parser.read(document, _sizes(job), file), accuracy=accuracy)
+    accuracy = job_key(job, "accuracy", graph.ACCURACIES[0]).choice(*graph.ACCURACIES)
+    sizes = job_sizes(job, SIZES, graph.WIDEST_IMAGE)
+    pipeline = dataclasses.replace(parser.read(document, sizes, file), accuracy=accuracy)
     for kernel in pipeline.kernels:  # the unfused pipeline, with which all is compared, can always be computed
         refused = emit.refused(pipeline, blocks.block(pipeline, [kernel.name]))
         if refused is not None:
@@ -58,25 +60,13 @@ def read(job: Job, inputs: Inputs) -> tuple[PipelineRequest, dict[str, str]]:
         job=job,
         pipeline=pipeline,
         block=block,
-        model=benefit.PRESETS[_node(job, "model", benefit.PAPER.name).choice(*benefit.PRESETS)],
-        most_blocks=_node(job, "blocks", MOST_BLOCKS).integer(least=0, most=1000),
+        model=benefit.PRESETS[job_key(job, "model", benefit.PAPER.name).choice(*benefit.PRESETS)],
+        most_blocks=job_key(job, "blocks", MOST_BLOCKS).integer(least=0, most=1000),
         document=frozen(document.plain()),
     )
     hashes = {path: text_key(inputs.text(path, where=where))}
     hashes |= {each.fill.file: each.fill.digest for each in pipeline.inputs if each.fill.file and each.fill.digest}
     return asked if block is None else of_block(asked, block), hashes
-
-
-def _sizes(job: Job) -> dict[str, int]:
-    found = {}
-    for name, value in job.sizes.items():
-        where = job.where(f"sizes.{name}")
-        if name not in SIZES:
-            raise UnknownName("size", name, SIZES, where=where)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= graph.WIDEST_IMAGE:
-            raise RequestError(f"is {value!r}; expected a whole number from 1 to {graph.WIDEST_IMAGE}", where=where)
-        found[name] = value
-    return found
 
 
 def _block(job: Job, pipeline: Pipeline) -> tuple[str, ...] | None:
@@ -96,11 +86,6 @@ def _block(job: Job, pipeline: Pipeline) -> tuple[str, ...] | None:
     if refused is not None:
         raise RequestError(f"this block cannot be fused: {refused.detail}", where=where)
     return names
-
-
-def _node(job: Job, key: str, default: Any) -> Node:
-    """A key of the job that holds one value."""
-    return Node(job.path, key, job.lines.get(key, 1), job.request.get(key, default))
 
 
 def of_block(asked: PipelineRequest, kernels: tuple[str, ...]) -> PipelineRequest:

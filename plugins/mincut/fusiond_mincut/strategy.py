@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from fusiond.model.drawing import MOST_NODES, Drawing
 from fusiond.model.gpu.occupancy import launch_problem
@@ -377,7 +377,7 @@ def _alone(way: BlockParams) -> BlockParams:
 
 def _kept(pipeline: Pipeline) -> emit.Kernels:
     """The kernels of the programs that were written of it."""
-    return cast("emit.Kernels", pipeline.known.setdefault((_kept,), {}))
+    return pipeline.once((_kept,), dict)
 
 
 def _program(found: Program | Rejection) -> Program:
@@ -446,7 +446,7 @@ def _refusals(pipeline: Pipeline, model: BenefitModel, planned: PlannedPartition
     found = []
     for edge in planned.edges:
         if edge.gain is None or edge.gain <= 0:
-            refused = legality.refusal_of_edge(pipeline, edge, model)
+            refused = legality.refusal(pipeline, (edge.producer, edge.consumer), model)
             found += [refused] if refused is not None else []
     found += [each.reason for each in planned.cuts if len(each.reason.nodes) <= MOST_NAMED]
     return tuple(dict.fromkeys(found))[:MOST_SAID]

@@ -11,11 +11,11 @@ from fusiond.model.nouns import Rejection
 from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Program
 from fusiond_mincut.analysis import blocks
-from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen import emit, tiles
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.codegen.lowering import evaluations
 from fusiond_mincut.frontend import borders
+from fusiond_mincut.frontend.graph import Halo
 
 from .running import APPLICATIONS, application, batched, emitted, pipeline, whole
 

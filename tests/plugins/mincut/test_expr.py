@@ -15,21 +15,24 @@ from hypothesis import strategies as st
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend import masks, syntax
 from fusiond_mincut.frontend.expr import TypeProblem
-from fusiond_mincut.frontend.graph import ImageKernel
-from fusiond_mincut.frontend.syntax import BodyScope, Readable
+from fusiond_mincut.frontend.graph import ImageKernel, PipelineImage
+from fusiond_mincut.frontend.syntax import BodyScope
 
 from . import oracle
 
 SCOPE = BodyScope(
     images={
-        "a": Readable(dtype="uint8", channels=1),
-        "b": Readable(dtype="int32", channels=1),
-        "c": Readable(dtype="float32", channels=1),
+        "a": PipelineImage(name="a", dtype="uint8", channels=1),
+        "b": PipelineImage(name="b", dtype="int32", channels=1),
+        "c": PipelineImage(name="c", dtype="float32", channels=1),
     },
     masks={"ones": masks.checked("ones", ((1, None, 1),)), "plus": masks.checked("plus", ((0.5, 1.0, -2.0),))},
 )
 RGB = BodyScope(
-    images={"p": Readable(dtype="uint8", channels=3), "mean": Readable(dtype="int32", channels=1, single=True)},
+    images={
+        "p": PipelineImage(name="p", dtype="uint8", channels=3),
+        "mean": PipelineImage(name="mean", dtype="int32", channels=1, single=True),
+    },
     channels=3,
 )
 TYPES = {"i": "int32", "f": "float32", "d": "float64"}

@@ -8,11 +8,10 @@ import pytest
 
 from fusiond.devices.cpu import native
 from fusiond.model.program import Program
-from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen import tiles
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.frontend import borders
-from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
+from fusiond_mincut.frontend.graph import Halo, ImageKernel, Pipeline
 
 from .running import Runner, edited, emitted, images, pipeline, resized, wanted, whole
 
@@ -61,9 +60,7 @@ def test_a_halo_one_too_small(runner, given, monkeypatch):
     right = tiles.halos
 
     def small(*arguments):
-        return {
-            name: dataclasses.replace(halo, right=max(0, halo.right - 1)) for name, halo in right(*arguments).items()
-        }
+        return {name: halo._replace(right=max(0, halo.right - 1)) for name, halo in right(*arguments).items()}
 
     monkeypatch.setattr(tiles, "halos", small)
     assert killed(runner, given, emitted(given, whole(given), PARAMS))

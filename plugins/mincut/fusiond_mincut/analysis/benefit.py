@@ -80,10 +80,7 @@ def scenario(pipeline: Pipeline, producer: str, consumer: str) -> str:
 def gain(pipeline: Pipeline, producer: str, consumer: str, model: BenefitModel) -> float:
     """w + gamma of an edge that is legal to fuse (equations 5, 8, 11)."""
     question = (gain, producer, consumer, model)
-    found = pipeline.known.get(question)
-    if not isinstance(found, float):
-        found = pipeline.known[question] = float(_gain(pipeline, producer, consumer, model))
-    return found
+    return pipeline.once(question, lambda: float(_gain(pipeline, producer, consumer, model)))
 
 
 def _gain(pipeline: Pipeline, producer: str, consumer: str, model: BenefitModel) -> float:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from fusiond.model.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock, block
-from fusiond_mincut.analysis.halos import Halo, halos
-from fusiond_mincut.frontend.graph import Pipeline
+from fusiond_mincut.analysis.halos import halos
+from fusiond_mincut.frontend.graph import Halo, Pipeline
 
 RECTANGLE = (32, 32)  #: Pixels that one block of threads computes: 32 x 8 threads with 4 pixels each
 SFU = 8  #: Operations that a special function takes the place of: an SM has 16 lanes of these and 128 others

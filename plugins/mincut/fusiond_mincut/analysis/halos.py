@@ -6,39 +6,8 @@ side by itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fusiond_mincut.analysis.blocks import KernelBlock
-from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Halo:
-    """Pixels round a rectangle, each side at least 0."""
-
-    left: int = 0
-    right: int = 0
-    up: int = 0
-    down: int = 0
-
-    def __bool__(self) -> bool:
-        return any((self.left, self.right, self.up, self.down))
-
-    def __add__(self, other: Halo) -> Halo:
-        return Halo(
-            left=self.left + other.left,
-            right=self.right + other.right,
-            up=self.up + other.up,
-            down=self.down + other.down,
-        )
-
-    def union(self, other: Halo) -> Halo:
-        return Halo(
-            left=max(self.left, other.left),
-            right=max(self.right, other.right),
-            up=max(self.up, other.up),
-            down=max(self.down, other.down),
-        )
+from fusiond_mincut.frontend.graph import Halo, Pipeline
 
 
 def halos(pipeline: Pipeline, block: KernelBlock) -> dict[str, Halo]:
@@ -55,10 +24,5 @@ def halos(pipeline: Pipeline, block: KernelBlock) -> dict[str, Halo]:
         for image in kernel.aligned:
             if pipeline.images[image].single:
                 continue
-            found[image] = found.get(image, Halo()).union(found[name] + _window(kernel, image))
+            found[image] = found.get(image, Halo()).union(found[name] + kernel.window(image))
     return found
-
-
-def _window(kernel: ImageKernel, image: str) -> Halo:
-    left, right, up, down = kernel.window(image)
-    return Halo(left=left, right=right, up=up, down=down)

@@ -29,17 +29,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from typing import cast
 
 from fusiond.model.language.dtypes import DTYPES
 from fusiond.model.nouns import Rejection
 from fusiond_mincut.analysis import benefit
 from fusiond_mincut.analysis.benefit import BenefitModel, WeighedEdge
-from fusiond_mincut.frontend.graph import Pipeline
+from fusiond_mincut.analysis.blocks import stored
+from fusiond_mincut.frontend.graph import Halo, Pipeline
 
 TILE = (32, 4)  #: Pixels of a thread block, with which tiles are counted for equation 2
-
-Halo = tuple[int, int, int, int]  #: Pixels that are needed round a tile: left, right, up, down
 
 
 def paper(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) -> Iterator[Rejection]:
@@ -79,40 +77,17 @@ def refusal(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) -> 
 
 def weighed(pipeline: Pipeline, model: BenefitModel) -> tuple[WeighedEdge, ...]:
     """All edges with their weights (equation 12), each judged as a block of two, in the pipeline's order of edges."""
-    question = (weighed, model)
-    if question not in pipeline.known:
-        pipeline.known[question] = _weighed(pipeline, model)
-    return cast("tuple[WeighedEdge, ...]", pipeline.known[question])
+    return pipeline.once((weighed, model), lambda: tuple(_weighed(pipeline, model, *each) for each in pipeline.edges))
 
 
-def _weighed(pipeline: Pipeline, model: BenefitModel) -> tuple[WeighedEdge, ...]:
-    found = []
-    for producer, consumer in pipeline.edges:
-        pair = (producer, consumer)
-        reasons = tuple(paper(pipeline, pair, model))
-        pipeline.known[refusal_of_edge, pair, model] = reasons[0] if reasons else None
-        structural = next((each for each in reasons if each.rule != "no_benefit"), None)
-        if structural is not None:
-            edge = WeighedEdge(
-                producer=producer, consumer=consumer, scenario="illegal", gain=None, weight=model.epsilon
-            )
-        else:
-            gain = benefit.gain(pipeline, producer, consumer, model)
-            edge = WeighedEdge(
-                producer=producer,
-                consumer=consumer,
-                scenario=benefit.scenario(pipeline, producer, consumer),
-                gain=gain,
-                weight=max(gain, model.epsilon),
-            )
-        found.append(edge)
-    return tuple(found)
-
-
-def refusal_of_edge(pipeline: Pipeline, edge: WeighedEdge, model: BenefitModel) -> Rejection | None:
-    """The first reason why the two kernels of an edge are not legal as a block; None when they are."""
-    weighed(pipeline, model)
-    return cast("Rejection | None", pipeline.known[refusal_of_edge, (edge.producer, edge.consumer), model])
+def _weighed(pipeline: Pipeline, model: BenefitModel, producer: str, consumer: str) -> WeighedEdge:
+    if any(each.rule != "no_benefit" for each in paper(pipeline, (producer, consumer), model)):
+        return WeighedEdge(producer=producer, consumer=consumer, scenario="illegal", gain=None, weight=model.epsilon)
+    gain = benefit.gain(pipeline, producer, consumer, model)
+    scenario = benefit.scenario(pipeline, producer, consumer)
+    return WeighedEdge(
+        producer=producer, consumer=consumer, scenario=scenario, gain=gain, weight=max(gain, model.epsilon)
+    )
 
 
 def block_gain(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) -> float:
@@ -125,7 +100,7 @@ def block_gain(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) 
     total = 0.0
     for producer, consumer in _edges(pipeline, members):
         gain = benefit.gain(pipeline, producer, consumer, model)
-        if _leaves(pipeline, producer, inside):
+        if stored(pipeline, producer, inside):
             kind = benefit.scenario(pipeline, producer, consumer)
             gain -= (model.shared_gain if kind == "local_to_local" else model.register_gain) / 2
         total += gain
@@ -145,10 +120,6 @@ def _edges(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[tuple[str, 
         for producer in pipeline.producers[name]:
             if producer in inside:
                 yield producer, name
-
-
-def _leaves(pipeline: Pipeline, name: str, inside: set[str]) -> bool:
-    return name in pipeline.outputs or any(reader not in inside for reader in pipeline.readers[name])
 
 
 def _global(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
@@ -186,10 +157,10 @@ def _iteration_space(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[R
 
 def _stored_sizes(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[Rejection]:
     inside = set(members)
-    stored = [name for name in members if _leaves(pipeline, name, inside)]
-    for name in stored[1:]:
-        if pipeline.kernel(name).area != pipeline.kernel(stored[0]).area:
-            detail = f"{stored[0]} and {name} leave the block and have different sizes"
+    first, *others = [name for name in members if stored(pipeline, name, inside)]
+    for name in others:
+        if pipeline.kernel(name).area != pipeline.kernel(first).area:
+            detail = f"{first} and {name} leave the block and have different sizes"
             yield Rejection(rule="iteration_space", nodes=members, detail=detail)
             return
 
@@ -200,7 +171,7 @@ def _external_output(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[R
     """The first whose image leaves, and the first such one that a member reads, too: that is named rather."""
     several = False
     for each in members:
-        if _leaves(pipeline, each, inside):
+        if stored(pipeline, each, inside):
             first, several = first or each, first is not None
             if within is None and any(reader in inside for reader in pipeline.readers[each]):
                 within = each
@@ -303,11 +274,7 @@ def _shared_memory(pipeline: Pipeline, members: tuple[str, ...], model: BenefitM
 
 
 def _own_tile_bytes(pipeline: Pipeline, name: str) -> int:
-    question = (tile_bytes, name)
-    found = pipeline.known.get(question)
-    if not isinstance(found, int):
-        found = pipeline.known[question] = tile_bytes(pipeline, (name,))
-    return found
+    return pipeline.once((tile_bytes, name), lambda: tile_bytes(pipeline, (name,)))
 
 
 def tile_bytes(pipeline: Pipeline, kernels: Iterable[str]) -> int:
@@ -333,24 +300,19 @@ def tile_bytes(pipeline: Pipeline, kernels: Iterable[str]) -> int:
 def _stage_bytes(pipeline: Pipeline, last: str, members: tuple[str, ...]) -> int:
     inside = set(members)
     position = pipeline.position
-    needed: dict[str, Halo] = {last: (0, 0, 0, 0)}
+    needed = {last: Halo()}
     waiting = [-position[last]]  # the latest kernel first: all its readers have been seen
     while waiting:
         kernel = pipeline.kernels[-heapq.heappop(waiting)]
-        around = needed[kernel.name]
         for image in kernel.reads:
-            left, right, up, down = (a + b for a, b in zip(around, kernel.window(image), strict=True))
-            other = needed.get(image)
-            if other is None:
-                needed[image] = left, right, up, down
-                if image in inside:
-                    heapq.heappush(waiting, -position[image])
-            else:
-                needed[image] = max(left, other[0]), max(right, other[1]), max(up, other[2]), max(down, other[3])
+            if image in inside and image not in needed:
+                heapq.heappush(waiting, -position[image])
+            around = needed[kernel.name] + kernel.window(image)
+            needed[image] = around.union(needed.get(image, Halo()))
     total = 0
-    for image, (left, right, up, down) in needed.items():
-        if image not in inside and any((left, right, up, down)):
+    for image, halo in needed.items():
+        if image not in inside and halo:
             about = pipeline.images[image]
-            pixels = (TILE[0] + left + right) * (TILE[1] + up + down)
+            pixels = (TILE[0] + halo.left + halo.right) * (TILE[1] + halo.up + halo.down)
             total += pixels * about.channels * DTYPES[about.dtype].bytes
     return total

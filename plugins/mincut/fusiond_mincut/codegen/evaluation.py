@@ -10,7 +10,6 @@ from fusiond.model.codegen.code import Code, call, cpp, joined
 from fusiond.model.codegen.code import name as named
 from fusiond.model.codegen.operators import Term, atom, binary
 from fusiond.model.codegen.statements import Statements, wrapped
-from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen.addresses import COLUMN, ROW, TX, TY, X0, Y0, X, Y, cell, inside, plus, stepped
 from fusiond_mincut.codegen.stages import TYPES, constant, image_of, offset_name, pixels, stage_of
 from fusiond_mincut.codegen.tiles import SharedTile, tiles_behind
@@ -18,7 +17,7 @@ from fusiond_mincut.codegen.windows import Window
 from fusiond_mincut.frontend import borders
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import INT32, PixelAccess
-from fusiond_mincut.frontend.graph import Border, ImageKernel, SamplingStep
+from fusiond_mincut.frontend.graph import Border, Halo, ImageKernel, SamplingStep
 
 if TYPE_CHECKING:
     from fusiond_mincut.codegen.lowering import StageFunctions, ThreadRectangle

@@ -22,13 +22,12 @@ from fusiond.model.codegen.literals import literal
 from fusiond.model.codegen.operators import Term, atom, binary, cast, prefix
 from fusiond.model.codegen.statements import Statements, function, wrapped
 from fusiond_mincut.analysis.blocks import KernelBlock
-from fusiond_mincut.analysis.halos import Halo
 from fusiond_mincut.codegen.addresses import TX, TY, X0, Y0, X, Y, cell, element, inside, plus, stepped
 from fusiond_mincut.codegen.evaluation import PixelEvaluation, tile_holds
 from fusiond_mincut.codegen.stages import CHANNELS, STORED, TYPES
 from fusiond_mincut.codegen.tiles import SharedTile, TileLayout, TileLoop, tiles_behind
 from fusiond_mincut.codegen.windows import Window, extracted
-from fusiond_mincut.frontend.graph import Area, ImageKernel, Pipeline, PipelineImage
+from fusiond_mincut.frontend.graph import Area, Halo, ImageKernel, Pipeline, PipelineImage
 
 _INLINE = 4  #: Stages that `NAME_at` evaluates in place
 
@@ -337,8 +336,7 @@ def evaluations(pipeline: Pipeline, block: KernelBlock) -> dict[str, int]:
     """How many stages `NAME_at` evaluates, itself included: those at its own pixel once each, and for every read round
     it what that stage takes again."""
     found: dict[str, int] = {}
-    together: dict[str, frozenset[str]] = {}
-    """Stage -> the stages that are computed at its pixel with it."""
+    together: dict[str, frozenset[str]] = {}  #: Stage -> the stages that are computed at its pixel with it
     for name in block.kernels:
         kernel = pipeline.kernel(name)
         own = {each.image for each in kernel.accesses

@@ -15,8 +15,7 @@ def concurrent(program: Program, *, issue: str = "streams") -> Program:
     takes a stream of its own."""
     given = {each.name for each in program.buffers if each.role is Role.INPUT}
     writer: dict[str, Launch] = {}
-    tails: dict[int, str] = {}
-    """Stream -> its last step."""
+    tails: dict[int, str] = {}  #: Stream -> its last step
     steps = []
     for step in program.steps:
         assert isinstance(step, Launch)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from fusiond.model.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock
-from fusiond_mincut.analysis.halos import Halo, halos
-from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
+from fusiond_mincut.analysis.halos import halos
+from fusiond_mincut.frontend.graph import Halo, ImageKernel, Pipeline
 
 LANES = 32
 MOST_HELD = 192  #: Values of images that a lane may keep between rows: with more, registers spill

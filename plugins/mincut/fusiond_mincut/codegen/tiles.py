@@ -30,8 +30,8 @@ from dataclasses import dataclass
 
 from fusiond.model.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock
-from fusiond_mincut.analysis.halos import Halo, halos
-from fusiond_mincut.frontend.graph import Pipeline, PipelineImage
+from fusiond_mincut.analysis.halos import halos
+from fusiond_mincut.frontend.graph import Halo, Pipeline, PipelineImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,8 +244,7 @@ def tiles_behind(pipeline: Pipeline, block: KernelBlock, layout: TileLayout, nam
 def _tiled(pipeline: Pipeline, block: KernelBlock, needed: dict[str, Halo], local: str) -> set[str]:
     kernels = {name: pipeline.kernel(name) for name in block.kernels}
     names: set[str] = set()
-    round_it: set[str] = set()
-    """Stages that are computed at other pixels than that of a loop."""
+    round_it: set[str] = set()  #: Stages that are computed at other pixels than that of a loop
     near = [name for name in block.kernels if name in needed]
     for name in reversed(near):
         if name in round_it and (local == "tile" or kernels[name].pattern == "local"):

@@ -36,10 +36,12 @@ order in a file.
 from __future__ import annotations
 
 import heapq
+import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple, TypeVar, cast
 
 from fusiond.model.language.extents import least, most
 from fusiond.model.program import Fill
@@ -63,6 +65,7 @@ class Border:
     value: int | float = 0  #: Of `constant`: what the image's dtype holds
 
 
+Found = TypeVar("Found")
 CLAMP = Border(mode="clamp")
 FILLS = {
     "uint8": Fill(kind="integers", low=0, high=255),
@@ -145,6 +148,24 @@ class PipelineImage:
         return self.channels * (across * down)
 
 
+class Halo(NamedTuple):
+    """Pixels round a rectangle, each side at least 0."""
+
+    left: int = 0
+    right: int = 0
+    up: int = 0
+    down: int = 0
+
+    def __bool__(self) -> bool:
+        return any(tuple(self))
+
+    def __add__(self, other: Halo) -> Halo:  # type: ignore[override]
+        return Halo(*map(operator.add, self, other))
+
+    def union(self, other: Halo) -> Halo:
+        return Halo(*map(max, self, other))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImageKernel:
     name: str
@@ -194,20 +215,19 @@ class ImageKernel:
         return self.reduction in REDUCTIONS
 
     @cached_property
-    def _windows(self) -> Mapping[str, tuple[int, int, int, int]]:
-        found: dict[str, tuple[int, int, int, int]] = {}
+    def _windows(self) -> Mapping[str, Halo]:
+        found: dict[str, Halo] = {}
         for each in self.accesses:
-            left, right, up, down = found.get(each.image, (0, 0, 0, 0))
-            found[each.image] = max(left, -each.dx), max(right, each.dx), max(up, -each.dy), max(down, each.dy)
+            found[each.image] = found.get(each.image, Halo()).union(Halo(-each.dx, each.dx, -each.dy, each.dy))
         return found
 
-    def window(self, image: str) -> tuple[int, int, int, int]:
-        """How far an image is read from the own pixel: (left, right, up, down), each at least 0."""
-        return self._windows.get(image, (0, 0, 0, 0))
+    def window(self, image: str) -> Halo:
+        """How far an image is read from the own pixel."""
+        return self._windows.get(image, Halo())
 
     def windowed(self, image: str) -> bool:
         """Whether an image is read at another pixel than the own."""
-        return any(self.window(image))
+        return bool(self.window(image))
 
     def border(self, image: str) -> Border:
         return self.borders.get(image, CLAMP)
@@ -215,12 +235,7 @@ class ImageKernel:
     def body(self, channel: int) -> Expr:
         """The tree that computes a channel, with every access at a channel by number."""
         body = self.bodies[channel if len(self.bodies) > 1 else 0]
-        return tree.map_accesses(
-            body,
-            lambda each: (
-                PixelAccess(each.image, each.dx, each.dy, channel, each.dtype) if each.channel is None else each
-            ),
-        )
+        return tree.map_accesses(body, lambda each: replace(each, channel=channel) if each.channel is None else each)
 
     @cached_property
     def operations(self) -> Operations:
@@ -254,9 +269,14 @@ class Pipeline:
 
     @cached_property
     def known(self) -> dict[tuple[object, ...], object]:
-        """What the analysis has found out about single kernels and edges, by question: it is asked again for every
-        block that they are in."""
+        """What the analysis has found out about single kernels and edges, by question (`once`)."""
         return {}
+
+    def once(self, question: tuple[object, ...], answer: Callable[[], Found]) -> Found:
+        """An answer that is asked for again for every block that a kernel or an edge is in."""
+        if question not in self.known:
+            self.known[question] = answer()
+        return cast("Found", self.known[question])
 
     def sides(self, image: str) -> tuple[int, int]:
         """Width and height of an image."""

@@ -11,6 +11,7 @@ rows from top to bottom; that order is part of the meaning where floats are adde
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -83,15 +84,8 @@ def _scaled(mask: Mask, value: int | float, seen: Expr) -> Expr:
 
 
 def _folded(operation: str, terms: list[Expr]) -> Expr:
-    join: Callable[[Expr, Expr], Expr]
-    if operation in ("min", "max"):
-        join = lambda left, right: tree.call(operation, left, right)  # noqa: E731
-    else:
-        join = lambda left, right: tree.binary(operation, left, right)  # noqa: E731
-    total = terms[0]
-    for each in terms[1:]:
-        total = join(total, each)
-    return total
+    join: Callable[..., Expr] = tree.call if operation in ("min", "max") else tree.binary
+    return functools.reduce(functools.partial(join, operation), terms)
 
 
 def checked(name: str, rows: tuple[tuple[int | float | None, ...], ...]) -> Mask:

@@ -33,8 +33,9 @@ The language of bodies is in `syntax`. Every mistake is a RequestError of one li
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from fusiond.model.errors import UnknownName
 from fusiond.model.inputs import values
@@ -44,8 +45,7 @@ from fusiond_mincut.frontend import areas, graph, masks, syntax
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import Const, Expr, TypeProblem
 from fusiond_mincut.frontend.graph import Area, Border, ImageKernel, Pipeline, PipelineImage, SamplingStep
-from fusiond_mincut.frontend.masks import Mask
-from fusiond_mincut.frontend.syntax import ConstantTable
+from fusiond_mincut.frontend.syntax import BodyScope, ConstantTable
 
 MOST_KERNELS = 4096
 _KEYS = ("pipeline", "summary", "image", "inputs", "outputs", "parameters", "masks", "tables", "kernels")
@@ -62,11 +62,9 @@ class _Header:
     height: int
     dtype: str
     channels: int
-    constants: Mapping[str, Const] = field(default_factory=dict)
-    masks: Mapping[str, Mask] = field(default_factory=dict)
-    tables: Mapping[str, ConstantTable] = field(default_factory=dict)
-    runtime: Mapping[str, PipelineImage] = field(default_factory=dict)  #: Parameters of the launch: inputs of one value
-    pitched: bool = False
+    scope: BodyScope  #: Constants, masks and tables
+    runtime: Mapping[str, PipelineImage]  #: Parameters of the launch: inputs of one value
+    pitched: bool
 
 
 def read(document: Node, sizes: Mapping[str, int] | None = None, file: values.FindFile | None = None) -> Pipeline:
@@ -75,7 +73,7 @@ def read(document: Node, sizes: Mapping[str, int] | None = None, file: values.Fi
     keys = document.mapping(known=_KEYS, required=("pipeline", "image", "inputs", "outputs", "kernels"))
     header = _header(keys, sizes or {})
     inputs = _inputs(keys["inputs"], header, file)
-    nodes = _kernel_nodes(keys["kernels"], {*(each.name for each in inputs), *header.constants, *header.runtime})
+    nodes = _kernel_nodes(keys["kernels"], {*(each.name for each in inputs), *header.scope.constants, *header.runtime})
     kernels = _kernels(nodes, header, inputs)
     outputs = _outputs(keys["outputs"], nodes)
     pipeline = Pipeline(
@@ -103,10 +101,6 @@ def _check(pipeline: Pipeline, keys: Mapping[str, Node], nodes: Mapping[str, Nod
         raise nodes.get(about, keys["outputs"]).fail(what)
 
 
-def _unknown(kind: str, name: str, known: Mapping[str, object], node: Node) -> UnknownName:
-    return UnknownName(kind, name, known, where=node.where)
-
-
 def _title(node: Node) -> str:
     """It stands in the names of exported files, and in comments of sources."""
     name = node.text()
@@ -121,6 +115,22 @@ def _checked_name(name: str, node: Node) -> None:
         raise node.fail(problem)
 
 
+def _named(keys: Mapping[str, Node], key: str) -> Iterator[tuple[str, Node]]:
+    """What stands under a key by name."""
+    for name, node in keys[key].mapping().items() if key in keys else ():
+        _checked_name(name, node)
+        yield name, node
+
+
+@contextmanager
+def _blaming(node: Node) -> Iterator[None]:
+    """A TypeProblem as a RequestError at a node."""
+    try:
+        yield
+    except TypeProblem as problem:
+        raise node.fail(str(problem)) from None
+
+
 # --- the head of the file -------------------------------------------------------------------------------
 
 
@@ -132,33 +142,24 @@ def _header(keys: Mapping[str, Node], sizes: Mapping[str, int]) -> _Header:
     channels = _channels(image["channels"]) if "channels" in image else 1
     constants: dict[str, Const] = {}
     runtime: dict[str, PipelineImage] = {}
-    for name, node in keys["parameters"].mapping().items() if "parameters" in keys else ():
-        _checked_name(name, node)
+    for name, node in _named(keys, "parameters"):
         value, at_launch = _parameter(node)
         if at_launch:
             fill = Fill(kind="constant", low=value.value)
             runtime[name] = PipelineImage(name=name, dtype=value.dtype, single=True, fill=fill)
         else:
             constants[name] = value
-    tables: dict[str, ConstantTable] = {}
-    for name, node in keys["tables"].mapping().items() if "tables" in keys else ():
-        _checked_name(name, node)
-        tables[name] = _table(node)
-    found: dict[str, Mask] = {}
-    for name, node in keys["masks"].mapping().items() if "masks" in keys else ():
-        _checked_name(name, node)
-        try:
+    tables = {name: _table(name, node) for name, node in _named(keys, "tables")}
+    found = {}
+    for name, node in _named(keys, "masks"):
+        with _blaming(node):
             found[name] = masks.checked(name, _rows(node))
-        except TypeProblem as problem:
-            raise node.fail(str(problem)) from None
     return _Header(
         width=width,
         height=height,
         dtype=image["dtype"].choice(*tree.DTYPES),
         channels=channels,
-        constants=constants,
-        masks=found,
-        tables=tables,
+        scope=BodyScope(images={}, constants=constants, masks=found, tables=tables),
         runtime=runtime,
         pitched=image["pitched"].boolean() if "pitched" in image else False,
     )
@@ -168,13 +169,12 @@ def _channels(node: Node) -> int:
     return node.integer(least=1, most=len(syntax.CHANNELS))
 
 
-def _table(node: Node) -> ConstantTable:
+def _table(name: str, node: Node) -> ConstantTable:
     given = node.sequence()
     if not 1 <= len(given) <= MOST_ELEMENTS:
         raise node.fail(f"holds {len(given)} elements; a table has 1 to {MOST_ELEMENTS}")
-    whole = all(isinstance(each.value, int) and not isinstance(each.value, bool) for each in given)
-    dtype = "int32" if whole else "float32"
-    return ConstantTable(dtype=dtype, values=tuple(_held(each, dtype, whole=whole) for each in given))
+    dtype = "int32" if all(type(each.value) is int for each in given) else "float32"
+    return ConstantTable(name=name, dtype=dtype, values=tuple(_held(each, dtype) for each in given))
 
 
 def _parameter(node: Node) -> tuple[Const, bool]:
@@ -187,12 +187,8 @@ def _parameter(node: Node) -> tuple[Const, bool]:
         offered = ("int32", "float32") if runtime else ("int32", "float32", "float64")
         dtype = keys["dtype"].choice(*offered) if "dtype" in keys else None
     if dtype is None:
-        whole = isinstance(given.value, int) and not isinstance(given.value, bool)
-        dtype = "int32" if whole else "float32"
-    try:
-        return tree.const(given.integer() if dtype == "int32" else given.number(), dtype), runtime
-    except TypeProblem as problem:
-        raise given.fail(str(problem)) from None
+        dtype = "int32" if type(given.value) is int else "float32"
+    return Const(_held(given, dtype), dtype), runtime
 
 
 def _rows(node: Node) -> tuple[tuple[int | float | None, ...], ...]:
@@ -211,32 +207,27 @@ def _coefficient(node: Node) -> int | float | None:
 def _inputs(node: Node, header: _Header, file: values.FindFile | None) -> tuple[PipelineImage, ...]:
     found: dict[str, PipelineImage] = {}
     for each in node.sequence():
-        if isinstance(each.value, str):
-            name, dtype, channels, fill, area = each.text(), header.dtype, header.channels, None, None
-        else:
-            keys = each.mapping(known=("name", "dtype", "channels", "size", "fill"), required=("name",))
-            name = keys["name"].text()
-            dtype = keys["dtype"].choice(*tree.DTYPES) if "dtype" in keys else header.dtype
-            channels = _channels(keys["channels"]) if "channels" in keys else header.channels
-            fill = values.fill(keys["fill"], dtype, file) if "fill" in keys else None
-            area = _area(keys["size"], header) if "size" in keys else None
+        keys = {"name": each}
+        if not isinstance(each.value, str):
+            keys = dict(each.mapping(known=("name", "dtype", "channels", "size", "fill"), required=("name",)))
+        name = keys["name"].text()
+        dtype = keys["dtype"].choice(*tree.DTYPES) if "dtype" in keys else header.dtype
+        channels = _channels(keys["channels"]) if "channels" in keys else header.channels
+        fill = values.fill(keys["fill"], dtype, file) if "fill" in keys else graph.FILLS[dtype]
+        area = _area(keys["size"], header) if "size" in keys else None
         _checked_name(name, each)
-        if name in found or name in header.constants or name in header.runtime:
+        if name in found or name in header.scope.constants or name in header.runtime:
             raise each.fail(f"{name!r} stands twice")
-        found[name] = PipelineImage(
-            name=name, dtype=dtype, channels=channels, fill=fill or graph.FILLS[dtype], area=area
-        )
+        found[name] = PipelineImage(name=name, dtype=dtype, channels=channels, fill=fill, area=area)
     if not found:
         raise node.fail("is empty; a pipeline reads at least one image")
     return tuple(found.values())
 
 
-def _held(node: Node, dtype: str, *, whole: bool = False) -> int | float:
+def _held(node: Node, dtype: str) -> int | float:
     """A number that the dtype holds exactly enough."""
-    try:
-        return tree.const(node.integer() if whole or dtype in tree.INTEGERS else node.number(), dtype).value
-    except TypeProblem as problem:
-        raise node.fail(str(problem)) from None
+    with _blaming(node):
+        return tree.const(node.integer() if dtype in tree.INTEGERS else node.number(), dtype).value
 
 
 def _outputs(node: Node, kernels: Mapping[str, Node]) -> tuple[str, ...]:
@@ -245,7 +236,7 @@ def _outputs(node: Node, kernels: Mapping[str, Node]) -> tuple[str, ...]:
         raise node.fail("is empty; a pipeline has at least one output")
     for each in node.sequence():
         if each.text() not in kernels:
-            raise _unknown("kernel", each.text(), kernels, each)
+            raise UnknownName("kernel", each.text(), kernels, where=each.where)
     return outputs
 
 
@@ -304,20 +295,12 @@ def _kernel(name: str, node: Node, header: _Header, images: Mapping[str, Pipelin
     reads = (*named, *(each for each in header.runtime if each not in named))
     dtype = keys["dtype"].choice(*tree.DTYPES) if "dtype" in keys else header.dtype
     reduction, bins = _reduction(name, pattern, keys, node, header)
-    scope = syntax.BodyScope(
-        images={
-            each: syntax.Readable(dtype=images[each].dtype, channels=images[each].channels, single=images[each].single)
-            for each in reads
-        },
-        channels=channels,
-        constants=header.constants,
-        masks=header.masks,
-        tables=header.tables,
-    )
-    bodies = _bodies(keys, scope, channels, header, images)
+    read = {each: images[each] for each in reads}
+    scope = dataclasses.replace(header.scope, images=read, channels=channels)
+    bodies = _bodies(keys, scope, images)
     if bins is not None:
         bodies = (*bodies, _tree(keys["row"], scope) if "row" in keys else Const(0, "int32"))
-    area, steps = _places(keys, header, {each: images[each] for each in reads}, bodies, node)
+    area, steps = _places(keys, header, read, bodies, node)
     kernel = ImageKernel(
         name=name,
         pattern=pattern,
@@ -371,12 +354,9 @@ def _area(node: Node, header: _Header) -> Area | None:
         raise node.fail("holds width and height, such as [width / 2, height / 2]")
     trees = []
     for each in sides:
-        found = _tree(each, syntax.BodyScope(images={}, constants=header.constants))
-        try:
-            side = areas.checked(found, header.width, header.height)
-        except TypeProblem as problem:
-            raise each.fail(str(problem)) from None
-        trees.append(side)
+        found = _tree(each, BodyScope(images={}, constants=header.scope.constants))
+        with _blaming(each):
+            trees.append(areas.checked(found, header.width, header.height))
     return areas.of(*trees)
 
 
@@ -393,12 +373,10 @@ def _places(
         of = dict.fromkeys(read, given) if for_all else given.mapping()
         for name, each in of.items():
             if name not in read:
-                raise _unknown("image", name, read, each)
+                raise UnknownName("image", name, read, where=each.where)
             steps[name] = areas.step(each)
-    try:
+    with _blaming(node):
         own = _area(keys["size"], header) if "size" in keys else areas.derived(read, steps)
-    except TypeProblem as problem:
-        raise node.fail(str(problem)) from None
     return own, {name: step for name, step in steps.items() if step != SamplingStep() or read[name].area != own}
 
 
@@ -418,39 +396,25 @@ def _mask(pattern: str, keys: Mapping[str, Node], node: Node) -> tuple[int, int]
     return width, height
 
 
-def _bodies(
-    keys: Mapping[str, Node],
-    scope: syntax.BodyScope,
-    channels: int,
-    header: _Header,
-    images: Mapping[str, PipelineImage],
-) -> tuple[Expr, ...]:
+def _bodies(keys: Mapping[str, Node], scope: BodyScope, images: Mapping[str, PipelineImage]) -> tuple[Expr, ...]:
     lets: list[tuple[str, Expr]] = []
-    for name, node in keys["let"].mapping().items() if "let" in keys else ():
-        _checked_name(name, node)
-        if name in images or name in scope.constants or name in header.masks or name in scope.locals:
+    for name, node in _named(keys, "let"):
+        if name in images or name in scope.constants or name in scope.masks or name in scope.locals:
             raise node.fail(f"{name!r} is the name of something else here")
         value = _tree(node, scope)
         lets.append((name, value))
-        scope = syntax.BodyScope(
-            images=scope.images,
-            channels=scope.channels,
-            constants=scope.constants,
-            locals={**scope.locals, name: value.dtype},
-            masks=scope.masks,
-            tables=scope.tables,
-        )
+        scope = dataclasses.replace(scope, locals={**scope.locals, name: value.dtype})
     body = keys["body"]
     if isinstance(body.value, dict):
-        if channels == 1:
+        if scope.channels == 1:
             raise body.fail("expected one body: this kernel computes one channel")
-        own = tuple(syntax.CHANNELS[:channels])
+        own = tuple(syntax.CHANNELS[: scope.channels])
         nodes = body.mapping(known=own, required=own)
         return tuple(_bound(lets, _tree(nodes[each], scope), nodes[each]) for each in own)
     return (_bound(lets, _tree(body, scope), body),)
 
 
-def _tree(node: Node, scope: syntax.BodyScope) -> Expr:
+def _tree(node: Node, scope: BodyScope) -> Expr:
     number = isinstance(node.value, int | float) and not isinstance(node.value, bool)
     try:
         return syntax.parse(str(node.value) if number else node.text(), scope)
@@ -461,10 +425,8 @@ def _tree(node: Node, scope: syntax.BodyScope) -> Expr:
 
 
 def _bound(lets: list[tuple[str, Expr]], body: Expr, node: Node) -> Expr:
-    try:
+    with _blaming(node):
         return syntax.with_lets(body, lets)
-    except TypeProblem as problem:
-        raise node.fail(str(problem)) from None
 
 
 def _borders(node: Node, images: Mapping[str, PipelineImage], reads: tuple[str, ...]) -> dict[str, Border]:
@@ -473,7 +435,7 @@ def _borders(node: Node, images: Mapping[str, PipelineImage], reads: tuple[str, 
     found = {}
     for name, each in node.mapping().items():
         if name not in reads:
-            raise _unknown("image", name, dict.fromkeys(reads), each)
+            raise UnknownName("image", name, dict.fromkeys(reads), where=each.where)
         found[name] = _border(each, images[name])
     return found
 

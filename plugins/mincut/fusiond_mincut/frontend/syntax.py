@@ -32,6 +32,7 @@ from fusiond.model.language.grammar import Call, Grammar, GrammarError, Literal,
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend import masks
 from fusiond_mincut.frontend.expr import Const, Expr, TypeProblem
+from fusiond_mincut.frontend.graph import PipelineImage
 from fusiond_mincut.frontend.masks import Mask
 
 LONGEST = 20_000
@@ -87,18 +88,10 @@ def name_problem(name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Readable:
-    """What a body may read by name. `single`: one value (what a global kernel made), not an image of them."""
-
-    dtype: str
-    channels: int
-    single: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantTable:
-    """Constants by index."""
+    """Constants that `lookup` reads by index."""
 
+    name: str
     dtype: str
     values: tuple[int | float, ...]
 
@@ -108,7 +101,7 @@ class BodyScope:
     """The names of a body. `channels`: how many its kernel computes (one that computes one channel has to say which
     channel of an RGB image it reads)."""
 
-    images: Mapping[str, Readable]
+    images: Mapping[str, PipelineImage]
     channels: int = 1
     constants: Mapping[str, Const] = field(default_factory=dict)
     locals: Mapping[str, str] = field(default_factory=dict)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend import masks, syntax
 from fusiond_mincut.frontend.expr import TypeProblem
 from fusiond_mincut.frontend.masks import Mask
+from fusiond_mincut.frontend.syntax import ConstantTable
 from fusiond_mincut.trace import pipeline_trace
 from fusiond_mincut.trace.pipeline_trace import check_name
 from fusiond_mincut.trace.pixels import Number, TracedPixel, expression, joined
@@ -43,7 +43,7 @@ class _BodyFunctions:
         seen, channels = image.memory_access()
         return TracedPixel(tree.fetch(seen.image, expression(x), expression(y), seen.channel, channels, seen.dtype))
 
-    def lookup(self, table: NamedTable | TracedPixel, index: TracedPixel | Number) -> TracedPixel:
+    def lookup(self, table: ConstantTable | TracedPixel, index: TracedPixel | Number) -> TracedPixel:
         """An element of a table, or of the first row of an image."""
         if isinstance(table, TracedPixel):
             return self.at(table, index, 0)
@@ -69,19 +69,10 @@ def mask(name: str, rows: Sequence[Sequence[Number | None]]) -> Mask:
     return masks.checked(name, tuple(tuple(row) for row in rows))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedTable:
-    """Constants that `C.lookup` reads."""
-
-    name: str
-    dtype: str
-    values: tuple[Number, ...]
-
-
-def table(name: str, values: Sequence[Number]) -> NamedTable:
+def table(name: str, values: Sequence[Number]) -> ConstantTable:
     """Integers are int32; as soon as one is not, all are float32. TypeProblem when a value does not fit."""
     check_name(name)
     if not values:
         raise TypeProblem(f"the table {name} is empty")
     dtype = "int32" if all(isinstance(each, int) for each in values) else "float32"
-    return NamedTable(name=name, dtype=dtype, values=tuple(tree.const(each, dtype).value for each in values))
+    return ConstantTable(name=name, dtype=dtype, values=tuple(tree.const(each, dtype).value for each in values))

@@ -38,11 +38,9 @@ class TracedPixel:
     def __init__(self, expr: Expr, channels: int = 1, single: bool = False, whole: bool = False) -> None:
         self.expr = expr
         self._channels = channels
-        self._of = channels
-        """Channels of the image, also of one of them."""
+        self._of = channels  #: Channels of the image, also of one of them
         self._single = single
-        self._whole = whole
-        """An image as it was handed in, which can be indexed."""
+        self._whole = whole  #: An image as it was handed in, which can be indexed
 
     def __getitem__(self, offset: tuple[int, int]) -> TracedPixel:
         if not isinstance(self.expr, PixelAccess) or not self._whole or self._single:

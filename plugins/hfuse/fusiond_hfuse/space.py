@@ -118,8 +118,8 @@ def _shape_parameters(ways: _Ways) -> Iterator[Parameter]:
 
 def _choices(group: KernelGroup) -> Iterator[Parameter]:
     """What a kernel in Triton is compiled with: `BLOCK.a`."""
-    for slot in group.slots:
-        for name, values in slot.kernel.tuned.items() if slot.kernel.forms else ():
+    for slot in (each for each in group.slots if each.kernel.forms):
+        for name, values in slot.kernel.tuned.items():
             yield Parameter(name=f"{name}.{slot.letter}", values=values)
 
 
@@ -233,37 +233,25 @@ def completed(config: Config, offered: Space, group: KernelGroup) -> Config:
     return Config.of({**plain, **config})
 
 
-def unfused(group: KernelGroup, limits: DeviceLimits) -> Space:
-    """The knobs of the unfused kernels: the same block sizes and register caps, so that the comparison is fair."""
-    parameters = [
-        Parameter(name=f"threads.{slot.letter}", values=_alone(group, slot.letter, limits)) for slot in group.slots
-    ]
-    if limits.registers_per_sm > 0:
-        parameters += [Parameter(name=f"cap.{slot.letter}", values=("none", *CAPS)) for slot in group.slots]
-    parameters += _choices(group)
-    return Space(parameters=tuple(parameters), restrictions=tuple(_resident(group, limits)))
-
-
-def alone(group: KernelGroup, limits: DeviceLimits) -> Space:
-    """Of one kernel by itself: its block size, its cap, and its macros."""
-    (slot,) = group.slots
+def unfused(group: KernelGroup, limits: DeviceLimits, *, plain: bool = False) -> Space:
+    """The knobs of the unfused kernels: the same block sizes and register caps, so that the comparison is fair.
+    `plain`: of one kernel by itself, with its macros, and no letters."""
+    at = {letter: "" if plain else f".{letter}" for letter in group.letters}
     caps = CAPS if limits.registers_per_sm > 0 else ()
-    parameters = [Parameter(name="threads", values=_alone(group, slot.letter, limits))]
-    parameters += [Parameter(name="cap", values=("none", *caps))] if caps else []
-    parameters += [Parameter(name=name, values=values) for name, values in slot.kernel.tuned.items()]
-    resident = tuple(f"cap != '{cap}' or threads <= {_most_threads(limits, cap)}" for cap in caps)
-    return Space(parameters=tuple(parameters), restrictions=resident)
-
-
-def _resident(group: KernelGroup, limits: DeviceLimits) -> Iterator[str]:
-    """How many threads a block has at most that is to be resident so often."""
-    for cap in CAPS if limits.registers_per_sm > 0 else ():
-        for letter in group.letters:
-            yield f"cap.{letter} != '{cap}' or threads.{letter} <= {_most_threads(limits, cap)}"
+    tuned = group.slots[0].kernel.tuned if plain else {}
+    parameters = [Parameter(name=f"threads{own}", values=_alone(group, each, limits)) for each, own in at.items()]
+    parameters += [Parameter(name=f"cap{own}", values=("none", *caps)) for own in at.values() if caps]
+    parameters += [Parameter(name=name, values=values) for name, values in tuned.items()]
+    parameters += () if plain else _choices(group)
+    resident = (  # so many threads a block has at most that is to be resident so often
+        f"cap{own} != '{cap}' or threads{own} <= {_most_threads(limits, cap)}" for cap in caps for own in at.values()
+    )
+    return Space(parameters=tuple(parameters), restrictions=tuple(resident))
 
 
 def _resident_together(ways: _Ways) -> Iterator[str]:
-    """The same for a fused block: of all its sides, or at block level of the largest."""
+    """How many threads a fused block has at most, of all its sides or at block level of the largest, that is to be
+    resident so often."""
     total = " + ".join(f"threads.{letter}" for letter in ways.group.letters)
     for cap in CAPS:
         most = _most_threads(ways.limits, cap)

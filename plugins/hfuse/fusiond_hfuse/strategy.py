@@ -18,7 +18,6 @@ from fusiond.model.drawing import Drawing
 from fusiond.model.errors import RequestError
 from fusiond.model.gpu.limits import BARRIER_IDS
 from fusiond.model.keys import text_key
-from fusiond.model.language.expressions import Expression
 from fusiond.model.nouns import SAMPLER, Analysis, CompileFacts, Config, Job, Rejection, Workload, frozen
 from fusiond.model.outcomes import Record
 from fusiond.model.program import Program, SourceLanguage
@@ -132,7 +131,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         if analysis.rejections:
             return EMPTY
         if analysis.alone:
-            return space.alone(about.group, about.target.limits)
+            return space.unfused(about.group, about.target.limits, plain=True)
         if about.request.job.search.order == "paper":
             return space.of_paper(about.group, about.target.limits)
         return space.fused(about.group, about.target.limits, about.target.arch)
@@ -167,9 +166,9 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         group = about.group
         knobs = space.unfused(group, about.target.limits)
 
-        def baseline(
-            name: str, detail: str, *, order: str = group.letters, streams: bool = False, issue: str = "streams"
-        ) -> Baseline:
+        def baseline(name: str, detail: str, order: str = group.letters) -> Baseline:
+            issue = {"sequential": "sequence", "graph": "graph"}.get(name, "streams")
+
             def program(config: Config) -> Program:
                 group = about.group.at(config)
                 threads = {letter: config.integer(f"threads.{letter}") for letter in group.letters}
@@ -177,7 +176,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
                     each: resources.own_cap(about, threads[each], config.get(f"cap.{each}", "none"))
                     for each in group.letters
                 }
-                apart = emit.unfused(group, threads, caps, order=order, streams=streams, issue=issue)
+                apart = emit.unfused(group, threads, caps, order=order, issue=issue)
                 return resources.carved(about, apart)
 
             return Baseline(
@@ -185,7 +184,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             )
 
         if analysis.alone:
-            plain = next(space.alone(group, about.target.limits).points())
+            plain = next(space.unfused(group, about.target.limits, plain=True).points())
             given = Space(parameters=tuple(Parameter(name=name, values=(value,)) for name, value in plain.items()))
             return (
                 Baseline(name="given", detail="as its file says", space=given, emit=functools.partial(_alone, about)),
@@ -196,9 +195,9 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         said = "two" if count == 2 else str(count)
         return (
             baseline("sequential", f"{', then '.join(group.names)}, on one stream"),
-            baseline(f"streams_{group.letters}", f"{said} streams, {first} launched first", streams=True),
-            baseline(f"streams_{back}", f"{said} streams, {last} launched first", order=back, streams=True),
-            baseline("graph", f"{said} streams as one CUDA graph", streams=True, issue="graph"),
+            baseline(f"streams_{group.letters}", f"{said} streams, {first} launched first"),
+            baseline(f"streams_{back}", f"{said} streams, {last} launched first", back),
+            baseline("graph", f"{said} streams as one CUDA graph"),
         )
 
     # --- Config -> Program ---
@@ -212,7 +211,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         if analysis.rejections:
             return analysis.rejections[0]
         if analysis.alone:
-            problems = space.alone(about.group, about.target.limits).problems(config)
+            problems = space.unfused(about.group, about.target.limits, plain=True).problems(config)
             if problems:
                 return Rejection(rule="not_in_space", nodes=about.group.names, detail="; ".join(problems))
             try:
@@ -375,11 +374,8 @@ def _kernels(inputs: Inputs, names: tuple[str, ...], where: str) -> dict[str, So
 def _compiled_for(inputs: Inputs, slot: FusionSlot, where: str) -> FusionSlot:
     """A slot whose PTX was compiled with macros of its own sizes: the file's may be others."""
     kernel = slot.kernel
-    written = {name for _, value in kernel.defines if isinstance(value, Expression) for name in value.names}
-    written |= kernel.compiled_sizes
-    if not (kernel.why_ptx or kernel.forms) or all(
-        kernel.sizes[name] == slot.sizes[name] for name in written & slot.sizes.keys()
-    ):
+    written = kernel.written_sizes & slot.sizes.keys()
+    if not (kernel.why_ptx or kernel.forms) or all(kernel.sizes[name] == slot.sizes[name] for name in written):
         return slot
     form = "" if kernel.forms else "ptx"
     again = kernel_file.read(inputs, kernel.path, where=where, form=form, at=slot.sizes)

@@ -67,19 +67,17 @@ def pairs(group: KernelGroup) -> Iterator[Pair]:
 
 def regrouped(slots: Iterable[FusionSlot], granularity: int) -> KernelGroup:
     """Slots as a group with letters from a on, each with the prefix that its sizes have there."""
-    given = list(slots)
-    names = [each.kernel.name for each in given]
+    given = list(zip(SLOTS, slots, strict=False))
+    names = [each.kernel.name for _, each in given]
 
     def prefix(letter: str, name: str) -> str:
         return "" if len(names) == 1 else letter if names.count(name) > 1 else name
 
-    return KernelGroup(
-        slots=tuple(
-            FusionSlot(letter=letter, kernel=each.kernel, sizes=each.sizes, prefix=prefix(letter, each.kernel.name))
-            for letter, each in zip(SLOTS, given, strict=False)
-        ),
-        granularity=granularity,
+    found = (
+        FusionSlot(letter=letter, kernel=each.kernel, sizes=each.sizes, prefix=prefix(letter, each.kernel.name))
+        for letter, each in given
     )
+    return KernelGroup(slots=tuple(found), granularity=granularity)
 
 
 def translated(config: Config, pair: Pair) -> Config:

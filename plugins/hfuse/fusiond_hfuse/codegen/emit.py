@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from fusiond.model.language.extents import ceil_div, most
 from fusiond.model.program import Argument as Passed
@@ -53,18 +52,12 @@ MOST_BLOCKS = 2**31 - 1  #: Of a launch, along x
 
 
 def unfused(
-    group: KernelGroup,
-    threads: Mapping[str, int],
-    caps: Mapping[str, int | None],
-    *,
-    order: str | None = None,
-    streams: bool = False,
-    issue: str = "streams",
-) -> Program:
-    """The kernels as they are: one after the other, or each on a stream of its own, launched in `order` (of letters).
-
-    `issue` is `graph` for the same as one CUDA graph."""
-    order = order or group.letters
+    group: KernelGroup, threads: Mapping[str, int], caps: Mapping[str, int | None], *, order: str = "",
+    issue: str = "sequence",
+) -> Program:  # fmt: skip
+    """The kernels as they are, launched in `order` (of letters): one after the other (`sequence`), each on a stream of
+    its own (`streams`), or these as one CUDA graph (`graph`)."""
+    order, streams = order or group.letters, issue != "sequence"
     sources = {slot.letter: native_source(slot, threads[slot.letter], caps[slot.letter]) for slot in group.slots}
     places = {letter: f"{source.name}:" for letter, source in sources.items()}
     shapes = {slot.letter: shape_of(slot, partition.block_shape(slot, threads[slot.letter])) for slot in group.slots}
@@ -83,7 +76,8 @@ def unfused(
         how = "a CUDA graph"
     program = Program(
         name=f"{fuse.listed(group.names)}, {how} ({order})", buffers=_buffers(group, places),
-        sources=tuple(sources[letter] for letter in group.letters), steps=tuple(steps), issue=issue,
+        sources=tuple(sources[letter] for letter in group.letters), steps=tuple(steps),
+        issue="graph" if issue == "graph" else "streams",
     )  # fmt: skip
     return sized(program, group.sizes, group.fixed_sizes)
 
@@ -105,7 +99,7 @@ def fused(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap) -> Pro
     if schedule.map == "stride":
         arguments.append(Scalar(dtype="uint32", value=grid))
     ptx = group.slots[0].kernel.ptx is not None
-    namespaces = {letter: f"fused:{letter}_" if ptx else f"fused:fusiond_{letter}::" for letter in group.letters}
+    namespaces = {letter: f"fused:{_namespace(letter, ptx=ptx)}" for letter in group.letters}
     buffers = _buffers(group, namespaces)
     before: tuple[Step, ...] = host_variables.steps(group, shapes, namespaces)
     elements = hidden_arguments.counters(schedule)
@@ -157,17 +151,21 @@ def composed(group: KernelGroup, programs: Sequence[tuple[str, Program]], launch
     """Several programs over parts of a group (letters, program), as one: one after the other (`sequence`), each on a
     stream of its own (`streams`), or these as one CUDA graph (`graph`)."""
     parts = [
-        _Part(letters=letters, program=program, stream=0 if launch == "sequence" else number)
+        _part(letters, program, 0 if launch == "sequence" else number)
         for number, (letters, program) in enumerate(programs)
     ]
-    before = [step for part in parts for step in part.setting()]
-    steps = [step for part in parts for step in part.timed()]
-    places = {letter: part.place(letter) for part in parts for letter in part.letters}
+    before = [step for part in parts for step in part.steps if not step.counted]
+    steps = [step for part in parts for step in part.steps if step.counted]
+    places = {
+        letter: f"{source.name}:{_namespace(letter, ptx=source.language is SourceLanguage.PTX) if letters[1:] else ''}"
+        for (letters, _), source in zip(programs, (part.sources[0] for part in parts), strict=True)
+        for letter in letters
+    }
     tickets = (each for _, program in programs for each in program.buffers if each.name.startswith("tickets."))
-    names = (fuse.listed(group.among(part.letters).names) for part in parts)
+    names = (fuse.listed(group.among(letters).names) for letters, _ in programs)
     found = Program(
         name=f"{' | '.join(names)} ({launch})", buffers=(*_buffers(group, places), *tickets),
-        sources=tuple(source for part in parts for source in part.sources()),
+        sources=tuple(source for part in parts for source in part.sources),
         steps=(*before, *_behind(before, steps)), issue="graph" if launch == "graph" else "streams",
     )  # fmt: skip
     fixed = {name for _, each in programs for name in each.fixed}
@@ -180,60 +178,45 @@ def _behind(before: Sequence[Step], steps: Sequence[Step]) -> list[Step]:
     return [dataclasses.replace(each, after=last) if last and each.stream else each for each in steps]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """A program over some letters of a group, inside the program of the whole group."""
+def _part(letters: str, program: Program, stream: int) -> Program:
+    """A program over some letters of a group, inside the program of the whole group: what is fused is called after
+    its letters, and a kernel by itself keeps its names."""
+    name = f"fused_{letters}"
 
-    letters: str
-    program: Program
-    stream: int
+    def renamed(step: Step) -> Step:
+        if len(letters) > 1:
+            if isinstance(step, Launch):
+                step = dataclasses.replace(step, source=name, name=name if step.counted else step.name)
+            elif step.counted:
+                step = dataclasses.replace(step, name=f"{step.name}_{letters}")
+        return dataclasses.replace(step, stream=stream) if step.counted else step
 
-    @property
-    def name(self) -> str | None:
-        """Of its one source and its launch; None for a kernel by itself, which keeps its own."""
-        return f"fused_{self.letters}" if len(self.letters) > 1 else None
+    sources = program.sources
+    if len(letters) > 1:
+        sources = tuple(dataclasses.replace(each, name=name) for each in sources)
+    return dataclasses.replace(program, sources=sources, steps=tuple(map(renamed, program.steps)))
 
-    def place(self, letter: str) -> str:
-        """What stands before the name of a variable of a slot's source."""
-        source = self.program.sources[0]
-        if self.name is None:
-            return f"{source.name}:"
-        return f"{self.name}:{letter}_" if source.language is SourceLanguage.PTX else f"{self.name}:fusiond_{letter}::"
 
-    def sources(self) -> list[Source]:
-        return [dataclasses.replace(each, name=self.name) if self.name else each for each in self.program.sources]
-
-    def setting(self) -> list[Step]:
-        """The steps that set variables."""
-        return [self._of_source(each) for each in self.program.steps if not each.counted]
-
-    def timed(self) -> list[Step]:
-        return [self._named(self._of_source(each)) for each in self.program.steps if each.counted]
-
-    def _of_source(self, step: Step) -> Step:
-        return dataclasses.replace(step, source=self.name) if self.name and isinstance(step, Launch) else step
-
-    def _named(self, step: Step) -> Step:
-        name = step.name
-        if self.name is not None:
-            name = self.name if isinstance(step, Launch) else f"{step.name}_{self.letters}"
-        return dataclasses.replace(step, name=name, stream=self.stream)
+def _namespace(letter: str, *, ptx: bool) -> str:
+    """What stands before the name of a variable of a slot in a fused source."""
+    return f"{letter}_" if ptx else f"fusiond_{letter}::"
 
 
 def fused_source(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap) -> Source:
-    if group.slots[0].kernel.ptx is not None:
+    variables = ((slot.letter, each.symbol) for slot in group.slots for each in slot.kernel.variables)
+    ptx = group.slots[0].kernel.ptx is not None
+    symbols = tuple(f"{_namespace(letter, ptx=ptx)}{symbol}" for letter, symbol in variables)
+    if ptx:
         return Source(
             name="fused", text=ptx_fuse.write(schedule, cap), language=SourceLanguage.PTX,
             entries=(fuse.entry_name(schedule),), register_cap=cap.registers,
-            symbols=tuple(f"{slot.letter}_{each.symbol}" for slot in group.slots for each in slot.kernel.variables),
+            symbols=symbols,
         )  # fmt: skip
     setters = [entry for each in group.slots for entry in host_variables.entries(each.kernel, each.letter)]
     setting = "".join(host_variables.text(each.kernel, each.letter) for each in group.slots)
-    variables = ((slot.letter, each.symbol) for slot in group.slots for each in slot.kernel.variables)
     return Source(
         name="fused", text=fuse.write(schedule, cap) + setting, entries=(fuse.entry_name(schedule), *setters),
-        register_cap=cap.registers, flags=group.slots[0].kernel.flags,
-        symbols=tuple(f"fusiond_{letter}::{symbol}" for letter, symbol in variables),
+        register_cap=cap.registers, flags=group.slots[0].kernel.flags, symbols=symbols,
     )  # fmt: skip
 
 

@@ -17,6 +17,13 @@ Only the last part, the kernel itself, differs from one way of fusing to another
     warp level, stride   ... for (at = block; at < a's blocks; at += launched blocks) a ...
     block level          if (this block is one of a's) { if (thread < 512) a; return; }  b
     vertical             a; b
+
+At block level, whose a block is:
+
+    sequential        all blocks of the first, then all of the next
+    interleaved       in proportion, by the block's number and an upper product
+    ticket            the same, in the order in which blocks begin to run
+    multiprocessor    each multiprocessor in proportion (POD-Attention, Kamath et al., ASPLOS 2025, section 4)
 """
 
 from __future__ import annotations
@@ -26,9 +33,9 @@ from collections.abc import Iterator
 
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.analysis.registers import RegisterCap
-from fusiond_hfuse.codegen.block_level import by_block
-from fusiond_hfuse.codegen.hidden_arguments import TICKETED, alignment
-from fusiond_hfuse.codegen.sides import ARENA, blocks_of, declaration, hidden_words, namespace, signature, trade, work
+from fusiond_hfuse.codegen import sides
+from fusiond_hfuse.codegen.hidden_arguments import MULTIPROCESSORS, TICKETED, alignment
+from fusiond_hfuse.codegen.sides import ARENA, blocks_of, declaration, hidden_words, signature, trade, units_of, work
 from fusiond_hfuse.frontend import shadows
 from fusiond_hfuse.frontend.includes import HOISTED
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS
@@ -63,14 +70,9 @@ def write(schedule: FusionSchedule, cap: RegisterCap) -> str:
     if headers:
         parts.append("".join(f"#include <{name}>\n" for name in dict.fromkeys(headers)))
     hands_on = any(PASSED in edit.text for side in schedule.sides for edit in side.slot.kernel.parsed.edits)
-    parts.append(_PRELUDE)
-    shadowing, handing_on = shadows.MACROS.split(f"#define {PASSED}")
-    parts.append(
-        "// What the kernels see instead of the built-in variables and the block's barrier.\n"
-        + shadowing
-        + (f"#define {PASSED}{handing_on}" if hands_on else "")
-    )
-    parts += [_UNUSED, *(namespace(side) for side in by_letter)]
+    about = "// What the kernels see instead of the built-in variables and the block's barrier.\n"
+    macros = shadows.MACROS if hands_on else shadows.MACROS.partition(f"#define {PASSED}")[0]
+    parts += [_PRELUDE, about + macros, _UNUSED, *(sides.namespace(side) for side in by_letter)]
     parts.append(f"#undef {SHADOWS}\n" + (f"#undef {PASSED}\n" if hands_on else ""))
     parts.append(_kernel(schedule, cap))
     return "\n".join(parts)
@@ -154,7 +156,7 @@ def _kernel(schedule: FusionSchedule, cap: RegisterCap) -> str:
     lines += [head, "    " + ",\n    ".join(parameters(schedule)) + ")", "{"]
     lines += ["    const unsigned int thread = threadIdx.x;"]
     if schedule.level == "block":
-        return "\n".join([*lines, *by_block(schedule), "}", ""])
+        return "\n".join([*lines, *_by_block(schedule), "}", ""])
     lines += ["    const unsigned int block = blockIdx.x;"]
     if schedule.kind == "horizontal":
         for number, side in enumerate(schedule.sides):
@@ -188,5 +190,97 @@ def _loop(schedule: FusionSchedule, side: FusedSide, thread: str, indent: str) -
         f"{indent}for (unsigned int at = block; at < {blocks_of(side)}; at += fusiond_blocks) {{",
         *again,
         *work(schedule, side, thread, "at", indent),
+        f"{indent}}}",
+    ]
+
+
+# --- at block level -------------------------------------------------------------------------------------
+
+
+def _by_block(schedule: FusionSchedule) -> list[str]:
+    """Which side this block belongs to, and that side's work. Threads beyond a side's own leave at once."""
+    if schedule.assign == "multiprocessor":
+        return _by_multiprocessor(schedule)
+    lines = []
+    if schedule.assign == "ticket":
+        lines += [
+            "    __shared__ unsigned int ticket;",
+            "    if (thread == 0) ticket = atomicAdd(fusiond_tickets, 1u);",
+            "    ::__syncthreads();",
+        ]
+    lines.append(f"    unsigned int block = {'ticket' if schedule.assign == 'ticket' else 'blockIdx.x'};")
+    for side in schedule.sides[:-1]:
+        letter, blocks = side.slot.letter, units_of(side)
+        if schedule.assign == "sequential":
+            lines += [*_where(f"block < {blocks}", schedule, side, "block"), f"    block -= {blocks};"]
+        else:
+            before = f"before_{letter}"
+            lines += [
+                f"    const unsigned int {before} = __umulhi(block, fusiond_{letter}_ratio);",
+                *_where(f"__umulhi(block + 1, fusiond_{letter}_ratio) > {before}", schedule, side, before),
+                f"    block -= {before};",
+            ]
+    return lines + _if_own(schedule, schedule.sides[-1], "block", "    ")
+
+
+def _by_multiprocessor(schedule: FusionSchedule) -> list[str]:
+    """A ticket of the multiprocessor says which side it would have next; the side's own counter, which of its blocks.
+    Where that side has none left, the next one that has (POD-Attention, section 4)."""
+    count = len(schedule.sides)
+    own = " : ".join([f"side == {at} ? {units_of(side)}" for at, side in enumerate(schedule.sides[:-1])])
+    lines = [
+        "    __shared__ unsigned int whose, which;",
+        "    if (thread == 0) {",
+        "        unsigned int multiprocessor;",
+        '        asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));',
+        f"        multiprocessor = {count} + multiprocessor % {MULTIPROCESSORS};",
+        "        unsigned int ticket = atomicAdd(fusiond_tickets + multiprocessor, 1u);",
+        f"        unsigned int side = {count - 1};",
+    ]
+    for at, side in enumerate(schedule.sides[:-1]):
+        ratio = f"fusiond_{side.slot.letter}_ratio"
+        lines += [
+            f"        if (side == {count - 1}) {{" if at else "        {",
+            f"            const unsigned int before = __umulhi(ticket, {ratio});",
+            f"            if (__umulhi(ticket + 1, {ratio}) > before) side = {at};",
+            "            ticket -= before;",
+            "        }",
+        ]
+    lines += [
+        "        unsigned int block = atomicAdd(fusiond_tickets + side, 1u);",
+        f"        while (block >= ({own} : {units_of(schedule.sides[-1])})) {{",
+        f"            side = side + 1 == {count} ? 0 : side + 1;",
+        "            block = atomicAdd(fusiond_tickets + side, 1u);",
+        "        }",
+        "        whose = side;",
+        "        which = block;",
+        "    }",
+        "    ::__syncthreads();",
+        "    const unsigned int block = which;",
+    ]
+    for at, side in enumerate(schedule.sides[:-1]):
+        lines += _where(f"whose == {at}", schedule, side, "block")
+    return lines + _if_own(schedule, schedule.sides[-1], "block", "    ")
+
+
+def _where(condition: str, schedule: FusionSchedule, side: FusedSide, block: str) -> list[str]:
+    """A side's work in blocks of which a condition holds, and nothing else in them."""
+    return [f"    if ({condition}) {{", *_if_own(schedule, side, block, "        "), "        return;", "    }"]
+
+
+def _if_own(schedule: FusionSchedule, side: FusedSide, block: str, indent: str) -> list[str]:
+    """A side's work in a block that is its own, by as many threads as it has there."""
+    lanes = side.threads * side.virtual
+    if side.virtual == 1:
+        if lanes == schedule.threads:
+            return work(schedule, side, "thread", block, indent.removeprefix("    "))
+        return [f"{indent}if (thread < {lanes}) {{", *work(schedule, side, "thread", block, indent), f"{indent}}}"]
+    letter = side.slot.letter
+    inside = f"thread < {lanes} && " if lanes < schedule.threads else ""
+    return [
+        f"{indent}const unsigned int virtual_{letter} = thread / {side.threads};",
+        f"{indent}const unsigned int block_{letter} = {block} * {side.virtual} + virtual_{letter};",
+        f"{indent}if ({inside}block_{letter} < {blocks_of(side)}) {{",
+        *work(schedule, side, f"thread % {side.threads}", f"block_{letter}", indent),
         f"{indent}}}",
     ]

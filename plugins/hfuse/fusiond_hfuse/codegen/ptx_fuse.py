@@ -14,7 +14,7 @@
         ret;
     }
 
-At block level, who has a block is worked out as `block_level.py` does it. What all threads of a warp agree on comes
+At block level, who has a block is worked out as `fuse.py` does it. What all threads of a warp agree on comes
 out of a shuffle: ptxas knows of no other way that they do, and a side behind a branch that threads of a warp may take
 differently loses its uniform registers (one kernel took 46 registers with the shuffle, 68 without).
 """
@@ -67,6 +67,13 @@ def write(schedule: FusionSchedule, cap: RegisterCap) -> str:
     """The text of the fused kernel, the same for the same schedule and cap. ValueError for shared memory that is named
     in a way that cannot be moved."""
     return _Writer(schedule, cap).text()
+
+
+def _leave(comparison: str, label: str) -> Iterator[str]:
+    """The threads for which it holds go on at a label: `ge %block, 4`."""
+    how, _, operands = comparison.partition(" ")
+    yield f"{INDENT}setp.{how}.u32 %who, {operands};"
+    yield f"{INDENT}@%who bra {label};"
 
 
 class _Writer:
@@ -142,8 +149,7 @@ class _Writer:
             yield f"${letter}:"
             yield self._about(side)
             if beside and not last:
-                yield f"{INDENT}setp.ge.u32 %who, %warp, {(side.first + side.threads) // WARP};"
-                yield f"{INDENT}@%who bra {after};"
+                yield from _leave(f"ge %warp, {(side.first + side.threads) // WARP}", after)
             thread = "%thread"
             if side.first and beside:
                 thread = f"%{letter}_thread"
@@ -200,8 +206,7 @@ class _Writer:
         """One block of a side, if it has one of this number: all threads of the side agree on that."""
         letter, writer = side.slot.letter, self._writers[side.slot.letter]
         if not self._is_longest(side):
-            yield f"{INDENT}setp.ge.u32 %who, %block, %{letter}_blocks;"
-            yield f"{INDENT}@%who bra {otherwise};"
+            yield from _leave(f"ge %block, %{letter}_blocks", otherwise)
         yield from self._work(writer, thread, "%block")
 
     def _work(self, writer: SideWriter, thread: str, block: str) -> Iterator[str]:
@@ -217,13 +222,11 @@ class _Writer:
         letter, writer = side.slot.letter, self._writers[side.slot.letter]
         parsed = side.slot.kernel.parsed
         yield f"{INDENT}mov.u32 %{letter}_block, %block;"
-        yield f"{INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"
-        yield f"{INDENT}@%who bra ${letter}_over;"
+        yield from _leave(f"ge %{letter}_block, %{letter}_blocks", f"${letter}_over")
         yield f"${letter}_next:"
         yield from self._work(writer, thread, f"%{letter}_block")
         yield f"{INDENT}add.u32 %{letter}_block, %{letter}_block, %count;"
-        yield f"{INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"
-        yield f"{INDENT}@%who bra ${letter}_over;"
+        yield from _leave(f"ge %{letter}_block, %{letter}_blocks", f"${letter}_over")
         if parsed.uses_dynamic_shared or parsed.static_shared_bytes != 0:
             yield f"{INDENT}barrier.sync {side.barrier}, {side.threads};"
         yield f"{INDENT}bra ${letter}_next;"
@@ -244,7 +247,7 @@ class _Writer:
             return
         if self.schedule.assign == "ticket":
             yield f"{INDENT}.shared .align 4 .u32 fused_ticket;"
-            yield from self._first_thread("$shared")
+            yield from _leave("ne %thread, 0", "$shared")
             yield f"{INDENT}ld.param.u64 %tickets, [fused_tickets];"
             yield f"{INDENT}cvta.to.global.u64 %tickets, %tickets;"
             yield f"{INDENT}atom.global.add.u32 %ticket, [%tickets], 1;"
@@ -262,19 +265,17 @@ class _Writer:
                 return
             units = self._units(side)
             following = self.schedule.sides[number + 1].slot.letter
+            mine, before = "%block", units
             if self.schedule.assign == "sequential":
-                yield f"{INDENT}setp.ge.u32 %who, %block, {units};"
-                yield f"{INDENT}@%who bra $not_{letter};"
-                yield from self._if_own(side, "%block")
-                yield f"$not_{letter}:  // then of {following}"
-                yield f"{INDENT}sub.u32 %block, %block, {units};"
+                yield from _leave(f"ge %block, {units}", f"$not_{letter}")
             else:
+                mine = before = "%before"
                 yield f"{INDENT}ld.param.u32 %ratio, [{letter}_ratio];"
                 yield from self._share("%block")
                 yield f"{INDENT}@%who bra $not_{letter};"
-                yield from self._if_own(side, "%before")
-                yield f"$not_{letter}:  // then of {following}"
-                yield f"{INDENT}sub.u32 %block, %block, %before;"
+            yield from self._if_own(side, mine)
+            yield f"$not_{letter}:  // then of {following}"
+            yield f"{INDENT}sub.u32 %block, %block, {before};"
 
     def _share(self, number: str) -> Iterator[str]:
         """%before: how many of the numbers below are the side's, by its ratio; %who: this one is not."""
@@ -282,10 +283,6 @@ class _Writer:
         yield f"{INDENT}add.u32 %at, {number}, 1;"
         yield f"{INDENT}mul.hi.u32 %at, %at, %ratio;"
         yield f"{INDENT}setp.le.u32 %who, %at, %before;"
-
-    def _first_thread(self, otherwise: str) -> Iterator[str]:
-        yield f"{INDENT}setp.ne.u32 %who, %thread, 0;"
-        yield f"{INDENT}@%who bra {otherwise};"
 
     def _units(self, side: FusedSide) -> str:
         """The register with the number of fused blocks that a side's own come to."""
@@ -297,7 +294,7 @@ class _Writer:
         sides = self.schedule.sides
         count = len(sides)
         yield f"{INDENT}.shared .align 8 .u32 fused_whose[2];"
-        yield from self._first_thread("$shared")
+        yield from _leave("ne %thread, 0", "$shared")
         yield f"{INDENT}ld.param.u64 %tickets, [fused_tickets];"
         yield f"{INDENT}cvta.to.global.u64 %tickets, %tickets;"
         yield f"{INDENT}mov.u32 %at, %smid;"
@@ -317,8 +314,7 @@ class _Writer:
         for number, side in enumerate(sides):
             yield f"{INDENT}setp.eq.u32 %who, %side, {number};"
             yield f"{INDENT}@%who mov.u32 %count, {self._units(side)};"
-        yield f"{INDENT}setp.lt.u32 %who, %block, %count;"
-        yield f"{INDENT}@%who bra $which;"
+        yield from _leave("lt %block, %count", "$which")
         yield f"{INDENT}add.u32 %side, %side, 1;"
         yield f"{INDENT}setp.eq.u32 %who, %side, {count};"
         yield f"{INDENT}@%who mov.u32 %side, 0;"
@@ -335,8 +331,7 @@ class _Writer:
         for number, side in enumerate(sides):
             letter = side.slot.letter
             if number < count - 1:
-                yield f"{INDENT}setp.ne.u32 %who, %side, {number};"
-                yield f"{INDENT}@%who bra $not_{letter};"
+                yield from _leave(f"ne %side, {number}", f"$not_{letter}")
             yield from self._if_own(side, "%block")
             if number < count - 1:
                 yield f"$not_{letter}:"
@@ -349,8 +344,7 @@ class _Writer:
         if lanes < self.schedule.threads:
             whole = lanes % WARP == 0
             yield from self._warp() if whole else ()
-            yield f"{INDENT}setp.ge.u32 %who, {f'%warp, {lanes // WARP}' if whole else f'%thread, {lanes}'};"
-            yield f"{INDENT}@%who bra $done;"
+            yield from _leave(f"ge %warp, {lanes // WARP}" if whole else f"ge %thread, {lanes}", "$done")
         if side.virtual == 1:
             yield from self._work(writer, "%thread", block)
             return
@@ -358,8 +352,7 @@ class _Writer:
         yield from self._agreed(f"%{letter}_virtual")
         yield f"{INDENT}rem.u32 %{letter}_thread, %thread, {side.threads};"
         yield f"{INDENT}mad.lo.u32 %{letter}_block, {block}, {side.virtual}, %{letter}_virtual;"
-        yield f"{INDENT}setp.ge.u32 %who, %{letter}_block, %{letter}_blocks;"
-        yield f"{INDENT}@%who bra $done;"
+        yield from _leave(f"ge %{letter}_block, %{letter}_blocks", "$done")
         yield from self._work(writer, f"%{letter}_thread", f"%{letter}_block")
         if writer.goes_on:
             yield f"{INDENT}bra $done;"

@@ -249,13 +249,14 @@ def launchable(
     source = program.sources[0]
     launch = program.steps[-1]
     assert isinstance(launch, Launch)
-    if launch.shared_bytes > limits.shared_bytes_per_block:  # so much is known without a compiler
-        return _no_room(limits.shared_bytes_per_block, launch.shared_bytes, group)
-    facts = _of_entry(known.target, source, source.entries[0])
-    static = sum(side.slot.kernel.parsed.static_shared_bytes or 0 for side in schedule.sides)
-    shared = launch.shared_bytes + (static if facts is None else facts.shared_bytes)
+    shared, facts = int(launch.shared_bytes), None
+    if shared <= limits.shared_bytes_per_block:  # else so much is known without a compiler
+        facts = _of_entry(known.target, source, source.entries[0])
+        static = partition.static_bytes(side.slot for side in schedule.sides)
+        shared += static if facts is None else facts.shared_bytes
     if shared > limits.shared_bytes_per_block:
-        return _no_room(limits.shared_bytes_per_block, shared, group)
+        detail = f"{shared} bytes of shared memory in one block; there are {limits.shared_bytes_per_block}"
+        return Rejection(rule="shared_memory", nodes=group.names, detail=detail)
     if facts is None:
         return program
     wanted = sum(side.registers * side.threads for side in schedule.sides)
@@ -289,8 +290,3 @@ def carved(known: GroupAnalysis, program: Program) -> Program:
         dataclasses.replace(each, carveout_pct=most) if isinstance(each, Launch) else each for each in program.steps
     )
     return dataclasses.replace(program, steps=tuple(steps))
-
-
-def _no_room(most: int, shared: int, group: KernelGroup) -> Rejection:
-    detail = f"{shared} bytes of shared memory in one block; there are {most}"
-    return Rejection(rule="shared_memory", nodes=group.names, detail=detail)

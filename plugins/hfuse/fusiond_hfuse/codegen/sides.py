@@ -75,23 +75,15 @@ def _side(side: FusedSide) -> Iterator[str]:
     letter = side.slot.letter
     grid = [f"fusiond_grid_{axis}" for axis in grid_axes(side.slot)]
     number = ["fusiond_virtual"] if side.virtual > 1 else []
-    parameters = [
-        "const unsigned int fusiond_thread",
-        "const unsigned int fusiond_block",
-        *(f"const unsigned int {each}" for each in number),
-        *(f"const unsigned int {name}" for name in grid),
-        f"void* const {SHARED}",
-        *(declaration(argument, parameter, letter) for argument, parameter in signature(side.slot)),
-    ]
+    parameters = [f"const unsigned int {each}" for each in ("fusiond_thread", "fusiond_block", *number, *grid)]
+    parameters.append(f"void* const {SHARED}")
+    parameters += [declaration(argument, parameter, letter) for argument, parameter in signature(side.slot)]
     passed = [
-        _index("fusiond_thread", side.shape),
-        _block_index("fusiond_block", grid),
-        f"dim3({', '.join(str(length) for length in side.shape)})",
-        f"dim3({', '.join(grid)})",
-        f"fusiond_barrier{{{''.join(number)}}}",
-        SHARED,
+        _index("fusiond_thread", side.shape), _block_index("fusiond_block", grid),
+        f"dim3({', '.join(map(str, side.shape))})", f"dim3({', '.join(grid)})",
+        f"fusiond_barrier{{{''.join(number)}}}", SHARED,
         *(_passed(parameter, f"{letter}_{argument.name}") for argument, parameter in signature(side.slot)),
-    ]
+    ]  # fmt: skip
     for argument, parameter in signature(side.slot):
         if parameter.bytes or parameter.records:
             yield f"using fusiond_type_{argument.name} = {_spelled(parameter)};"
@@ -106,20 +98,20 @@ def _side(side: FusedSide) -> Iterator[str]:
 def _index(thread: str, shape: Dim3) -> str:
     """threadIdx from the thread's number within its side: x varies fastest."""
     x, y, z = shape
-    if y == z == 1:
-        return f"make_uint3({thread}, 0, 0)"
-    if z == 1:
-        return f"make_uint3({thread} % {x}, {thread} / {x}, 0)"
-    return f"make_uint3({thread} % {x}, {thread} / {x} % {y}, {thread} / {x * y})"
+    return _parts(thread, 1 if y == z == 1 else 2 if z == 1 else 3, str(x), str(y), str(x * y))
 
 
 def _block_index(block: str, grid: list[str]) -> str:
     """blockIdx from the block's number, over as many axes as the grid has."""
-    if len(grid) == 1:
-        return f"make_uint3({block}, 0, 0)"
-    if len(grid) == 2:
-        return f"make_uint3({block} % {grid[0]}, {block} / {grid[0]}, 0)"
-    return f"make_uint3({block} % {grid[0]}, {block} / {grid[0]} % {grid[1]}, {block} / {grid[0]} / {grid[1]})"
+    x, y = (*grid, "")[:2]
+    return _parts(block, len(grid), x, y, f"{x} / {y}")
+
+
+def _parts(number: str, axes: int, x: str, y: str, layer: str) -> str:
+    """A number over one to three axes; behind a division by `layer` is what the third has."""
+    if axes == 1:
+        return f"make_uint3({number}, 0, 0)"
+    return f"make_uint3({number} % {x}, {number} / {x}" + (", 0)" if axes == 2 else f" % {y}, {number} / {layer})")
 
 
 def grid_axes(slot: FusionSlot) -> str:
@@ -173,8 +165,7 @@ def declaration(argument: KernelArgument, parameter: KernelParameter, letter: st
     if not parameter.pointer:
         return f"const {kind} {name}"
     const = ("const " if parameter.constant else "") + ("volatile " if parameter.volatile else "")
-    restrict = "__restrict__ " if parameter.restrict else ""
-    return f"{const}{kind}* {restrict}const {name}" if restrict == "" else f"{const}{kind}* {restrict}{name}"
+    return f"{const}{kind}* {'__restrict__' if parameter.restrict else 'const'} {name}"
 
 
 def _passed(parameter: KernelParameter, name: str) -> str:
@@ -196,14 +187,8 @@ def work(schedule: FusionSchedule, side: FusedSide, thread: str, block: str, ind
     """The call of one side's function, one step further in than `indent`."""
     letter = side.slot.letter
     grid = [f"fusiond_{letter}_grid_{axis}" for axis in grid_axes(side.slot)]
-    passed = [
-        thread,
-        block,
-        *([f"virtual_{letter}"] if side.virtual > 1 else []),
-        *grid,
-        _place(schedule, side),
-        *(f"{letter}_{argument.name}" for argument in side.slot.kernel.arguments),
-    ]
+    passed = [thread, block, *([f"virtual_{letter}"] if side.virtual > 1 else []), *grid, _place(schedule, side)]
+    passed += [f"{letter}_{argument.name}" for argument in side.slot.kernel.arguments]
     return [
         f"{indent}    fusiond_{letter}::fusiond_side(",
         f"{indent}        " + f",\n{indent}        ".join(passed) + ");",

@@ -33,7 +33,7 @@ def problems(schedule: FusionSchedule, program: Program) -> tuple[str, ...]:
     assert isinstance(launch, Launch)
     shapes = shapes_of(schedule)
     counts = [-(-shapes[side.slot.letter].blocks // side.virtual) for side in schedule.sides]
-    blocks = _launched_blocks(schedule, counts)
+    blocks = schedule.blocks or (sum(counts) if schedule.level == "block" else max(counts))
     found = [*_side_problems(schedule), *_partition_problems(schedule)]
     if launch.cooperative != any(side.slot.kernel.parsed.cooperative for side in schedule.sides):
         found.append("a side waits for its grid, and the launch is not cooperative, or none does")
@@ -52,12 +52,6 @@ def problems(schedule: FusionSchedule, program: Program) -> tuple[str, ...]:
     found += _told_problems(schedule, hidden[len(offsets) :], told, blocks)
     found += _ticket_problems(schedule, program, launch)
     return tuple(found)
-
-
-def _launched_blocks(schedule: FusionSchedule, counts: list[int]) -> int:
-    if schedule.map == "stride":
-        return schedule.blocks
-    return sum(counts) if schedule.level == "block" else max(counts)
 
 
 def _side_problems(schedule: FusionSchedule) -> Iterator[str]:

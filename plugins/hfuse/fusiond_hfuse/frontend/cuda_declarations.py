@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from fusiond.model.language import dtypes
+
+DTYPES = {
+    **{each.cuda: name for name, each in dtypes.DTYPES.items()},
+    **{"char": "int8", "long": "int64", "unsigned long": "uint64"},
+}
+"""C++ type -> the Program's name of it."""
 _VECTORS = {
     "char": "signed char", "uchar": "unsigned char", "short": "short", "ushort": "unsigned short", "int": "int",
     "uint": "unsigned int", "long": "long", "ulong": "unsigned long", "longlong": "long long",
@@ -106,22 +113,10 @@ DECLARATIONS = f"""\
 #define assert(...) ((void)((__VA_ARGS__) ? 1 : 0))
 typedef decltype(sizeof(0)) size_t;
 typedef decltype((char*)0 - (char*)0) ptrdiff_t;
-typedef signed char int8_t;
-typedef unsigned char uint8_t;
-typedef short int16_t;
-typedef unsigned short uint16_t;
-typedef int int32_t;
-typedef unsigned int uint32_t;
-typedef long int64_t;
-typedef unsigned long uint64_t;
-typedef long intptr_t;
-typedef unsigned long uintptr_t;
-typedef long intmax_t;
-typedef unsigned long uintmax_t;
-typedef unsigned char uchar;
-typedef unsigned short ushort;
-typedef unsigned int uint;
-typedef unsigned long ulong;
+typedef signed char int8_t; typedef unsigned char uint8_t; typedef short int16_t; typedef unsigned short uint16_t;
+typedef int int32_t; typedef unsigned int uint32_t; typedef long int64_t; typedef unsigned long uint64_t;
+typedef long intptr_t; typedef unsigned long uintptr_t; typedef long intmax_t; typedef unsigned long uintmax_t;
+typedef unsigned char uchar; typedef unsigned short ushort; typedef unsigned int uint; typedef unsigned long ulong;
 typedef struct CUstream_st* cudaStream_t;
 typedef enum cudaError {{ cudaSuccess }} cudaError_t;
 __host__ __device__ void* operator new(size_t, void* place) noexcept;

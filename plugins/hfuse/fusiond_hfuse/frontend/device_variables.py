@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fusiond.model.errors import UnknownName
 from fusiond_hfuse.frontend import cursors
-from fusiond_hfuse.frontend.cuda_declarations import VECTOR_OF
+from fusiond_hfuse.frontend.cuda_declarations import DTYPES, VECTOR_OF
 from fusiond_hfuse.frontend.cursors import CursorKind, cindex
 from fusiond_hfuse.frontend.edited_text import EditedText
-from fusiond_hfuse.frontend.parameters import DTYPES, bare_name, fields, has_pointer
+from fusiond_hfuse.frontend.parameters import bare_name, fields, has_pointer
 from fusiond_hfuse.frontend.shared_memory import constant
 from fusiond_hfuse.frontend.source_kernel import DeviceVariable
 

@@ -29,25 +29,16 @@ class EditedText:
         self.scope: tuple[str, ...] = ()  #: The kernel's namespaces
         self.head = ""  #: Its `template <...>`
 
-    def refuse(self, rule: str, cursor: cindex.Cursor, detail: str) -> None:
-        """Say why the kernel cannot be fused, with the place that `cursor` stands at."""
-        self.rejections.append(self.refusal(rule, cursor.location.line, detail))
+    def refuse(self, rule: str, at: cindex.Cursor | int, detail: str) -> None:
+        """Say why the kernel cannot be fused, with the place that a cursor stands at, or a line of the unit."""
+        self.rejections.append(self.refusal(rule, at if isinstance(at, int) else at.location.line, detail))
 
     def refusal(self, rule: str, line: int, detail: str) -> Rejection:
-        """The same for a line of the unit."""
         return Rejection(rule=rule, nodes=(self.name,), detail=f"{self.unit.where(line)}: {' '.join(detail.split())}")
 
     def edit(self, start: int, end: int, text: str) -> None:
         """Put a text in place of what stands from `start` to `end`."""
         self.edits[start, end] = text
-
-    def behind(self, opened: int) -> int:
-        """The offset behind the parenthesis that closes one opened just before `opened`."""
-        depth = 1
-        while depth and opened < len(self.code):
-            depth += {"(": 1, ")": -1}.get(self.code[opened], 0)
-            opened += 1
-        return opened
 
     @functools.cached_property
     def tokens(self) -> list[cindex.Token]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fusiond.model.language import extents
-from fusiond.model.language.expressions import Expression, Scalar, is_name
+from fusiond.model.language.expressions import Scalar, is_name
 from fusiond.model.nouns import Value, frozen
 from fusiond.model.program import Bytes, Dim3
 from fusiond_hfuse.frontend.source_kernel import SourceKernel, volume
@@ -70,8 +70,7 @@ class FusionSlot:
     @property
     def fixed_sizes(self) -> set[str]:
         """Those of the sizes, as a job calls them, that stand in the text, or can stand in no expression."""
-        written = {name for _, value in self.kernel.defines if isinstance(value, Expression) for name in value.names}
-        written |= self.kernel.compiled_sizes
+        written = self.kernel.written_sizes
         return {place for name, place in self.places.items() if name in written or not is_name(place)}
 
 

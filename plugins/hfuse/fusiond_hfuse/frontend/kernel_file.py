@@ -18,17 +18,7 @@ from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Dim3, Source
 from fusiond.model.ptx.tree import PtxError
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend import includes, ptx_kernel, signatures, triton_kernel
-from fusiond_hfuse.frontend.arguments import (
-    IDENTIFIER,
-    QUALIFIED,
-    argument,
-    checked,
-    checked_variables,
-    given_kernel,
-    matching,
-    variable,
-)
+from fusiond_hfuse.frontend import arguments, includes, ptx_kernel, signatures, triton_kernel
 from fusiond_hfuse.frontend.launch_shapes import axes
 from fusiond_hfuse.frontend.source_kernel import (
     UNREAD,
@@ -76,18 +66,19 @@ def _given(inputs: Inputs, path: str, where: str, at: Mapping[str, int]) -> Sour
     python = keys["source"].text().endswith(".py")
     if not python:
         document.mapping(known=tuple(each for each in KEYS if each not in ("warps", "stages")), required=("block",))
-    name = matching(keys["kernel"], _NAME, "a name of letters, digits, _ and -")
+    name = arguments.matching(keys["kernel"], _NAME, "a name of letters, digits, _ and -")
     sizes = {**values.sizes(keys.get("sizes")), **at}
     odd = values.sizes(keys.get("odd"))
     for size in odd:
         if size not in sizes:
             raise keys["odd"].fail(f"{size!r} is not a size of this kernel")
+    constants = () if python else _list(keys.get("constants"))
     defines, choices = _macros(keys.get("defines"), sizes)
     given = SourceKernel(
         name=name, path=path, keys=keys, defines=defines, sizes=sizes, odd=odd, choices=choices,
-        flags=tuple(matching(each, FLAGS, _FLAGS_WANTED) for each in _list(keys.get("flags"))),
-        arguments=tuple(argument(inputs, path, each) for each in keys["arguments"].sequence()),
-        variables=() if python else tuple(variable(inputs, path, each) for each in _list(keys.get("constants"))),
+        flags=tuple(arguments.matching(each, FLAGS, _FLAGS_WANTED) for each in _list(keys.get("flags"))),
+        arguments=tuple(arguments.argument(inputs, path, each) for each in keys["arguments"].sequence()),
+        variables=tuple(arguments.variable(inputs, path, each) for each in constants),
         block=triton_kernel.blocks(keys) if python else _block(keys["block"]), grid=_grid(keys["grid"]),
         shared=expressions.parse("0") if "shared" not in keys else values.expression(keys["shared"]),
     )  # fmt: skip
@@ -142,8 +133,7 @@ def _compiled(inputs: Inputs, source: str, given: SourceKernel, why: str) -> Sou
         said = f"{next(iter(given.choices))} has a list of values, and the kernel is compiled once, as PTX, since {why}"
         raise keys["defines"].fail(f"{said}; write one value")
     unit = includes.expand(inputs, source, (), yaml=given.path, where=where)  # a compiler finds the headers of folders
-    entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
-    instance = _instance(keys["instance"], entry) if "instance" in keys else entry
+    _, instance = _named(keys)
     overload = instance.endswith(")")
     asked = Source(
         name=given.name, text=unit.whole, entries=() if overload else (instance,), flags=given.flags,
@@ -162,7 +152,7 @@ def _compiled(inputs: Inputs, source: str, given: SourceKernel, why: str) -> Sou
         ptx, parsed = ptx_kernel.read(made.text, mangled, given.name, keys["entry"].where)
     except PtxError as problem:
         raise RequestError(f"nvcc's PTX is not understood: {problem}", where=where) from None
-    kernel = given_kernel(given, unit, instance, made.text)
+    kernel = arguments.given_kernel(given, unit, instance, made.text)
     variables = tuple(dataclasses.replace(each, symbol=made.symbols[each.symbol]) for each in given.variables)
     block = kernel.block
     if any(isinstance(value, Expression) and _of_block(value) for _, value in given.defines):
@@ -178,8 +168,7 @@ def _of_source(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel
     from fusiond_hfuse.frontend.kernel_parser import parse_kernel  # takes long to load, and PTX needs none
 
     keys = given.keys
-    entry = matching(keys["entry"], QUALIFIED, "the name of a kernel")
-    instance = _instance(keys["instance"], entry) if "instance" in keys else entry
+    entry, instance = _named(keys)
     named = "instance" in keys
     way = Reading(
         entry=entry, name=given.name, where=keys["instance" if named else "entry"].where,
@@ -194,14 +183,14 @@ def _of_source(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel
         if isinstance(problem, UnknownName) and entry.rpartition("::")[2] not in whole.text:
             raise
         return problem
-    arguments = checked(given.arguments, parsed.parameters, keys["arguments"])
-    variables = checked_variables(given.variables, parsed.variables, given.sizes)
+    passed = arguments.checked(given.arguments, parsed.parameters, keys["arguments"])
+    variables = arguments.checked_variables(given.variables, parsed.variables, given.sizes)
     if parsed.uses_dynamic_shared and "shared" not in keys:
         wanted = f"{entry} has an extern __shared__ array, so the key 'shared' must give its bytes"
         raise RequestError(wanted, where=f"{given.path}:{next(iter(keys.values())).line}")
-    given = dataclasses.replace(given, arguments=arguments, variables=variables)
+    given = dataclasses.replace(given, arguments=passed, variables=variables)
     moved = _moved(parsed, functools.partial(parse_kernel, whole, way, move=True), given.defines)
-    kernel = given_kernel(given, unit, instance, unit.whole)
+    kernel = arguments.given_kernel(given, unit, instance, unit.whole)
     return dataclasses.replace(kernel, entry=entry, parsed=parsed, moved=moved)
 
 
@@ -217,20 +206,20 @@ def _of_ptx(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel:
         if key in keys:
             raise keys[key].fail("is for sources in C++; PTX is assembled as it is")
     where = keys["source"].where
-    entry = matching(keys["entry"], _PTX_NAME, "the name of a kernel, as the PTX has it")
+    entry = arguments.matching(keys["entry"], _PTX_NAME, "the name of a kernel, as the PTX has it")
     text = inputs.text(source, where=where)
     unit = TranslationUnit(text=text, files={source: text})
     try:
         ptx, parsed = ptx_kernel.read(text, entry, given.name, keys["entry"].where)
     except PtxError as problem:
         raise RequestError(problem.reason, where=f"{source}:{problem.line}") from None
-    return ptx_kernel.of_ptx(given_kernel(given, unit, entry, text), ptx, parsed, keys["arguments"])
+    return ptx_kernel.of_ptx(arguments.given_kernel(given, unit, entry, text), ptx, parsed, keys["arguments"])
 
 
-def _check_names(arguments: tuple[KernelArgument, ...], variables: tuple[KernelArgument, ...]) -> None:
+def _check_names(passed: tuple[KernelArgument, ...], variables: tuple[KernelArgument, ...]) -> None:
     """RequestError where two buffers or scalars, those inside structs included, have one name."""
-    structs = tuple(each for each in (*arguments, *variables) if each.members)
-    everything = (*arguments, *buffers_among(structs), *variables)
+    structs = tuple(each for each in (*passed, *variables) if each.members)
+    everything = (*passed, *buffers_among(structs), *variables)
     names = [each.name for each in everything]
     own = {each.name for each in everything if each.elements is not None and not each.symbol}
     for each in everything:
@@ -240,12 +229,16 @@ def _check_names(arguments: tuple[KernelArgument, ...], variables: tuple[KernelA
             raise each.fail(f"two arguments are called {each.name!r}")
 
 
-def _instance(node: Node, entry: str) -> str:
+def _named(keys: Mapping[str, Node]) -> tuple[str, str]:
+    """The kernel, and the instance of it."""
+    entry = arguments.matching(keys["entry"], arguments.QUALIFIED, "the name of a kernel")
+    if "instance" not in keys:
+        return entry, entry
     wanted = "the entry with template arguments (maxpool<float, 5>) or parameters (scan(int*))"
-    instance = matching(node, _INSTANCE, wanted)
+    instance = arguments.matching(keys["instance"], _INSTANCE, wanted)
     if re.split(r"[<(]", instance)[0].strip() != entry:
-        raise node.fail(f"is not an instance of {entry}")
-    return instance
+        raise keys["instance"].fail(f"is not an instance of {entry}")
+    return entry, instance
 
 
 _FLAGS_WANTED = (
@@ -298,7 +291,7 @@ def _macros(
             if name in sizes or name in ("threads", "cap"):
                 raise value.fail(f"{name} has a meaning already; a macro with a list of values needs another name")
             value = value.sequence()[0]
-        if not IDENTIFIER.fullmatch(name):
+        if not arguments.IDENTIFIER.fullmatch(name):
             raise value.fail(f"{name[:80]!r} cannot be the name of a macro")
         if isinstance(value.value, int) and not isinstance(value.value, bool):
             text = str(value.integer())

@@ -64,16 +64,17 @@ def _parsed(request: _ParseRequest) -> Parsed:
     unit, reading = request.unit, request.reading
     tree = ClangTree(unit, unit.text, reading)
     try:
-        text, kernel = _found(unit, reading, tree)
-        begins = kernel.body.extent.start.offset
-        ends = (cursors.body_of(kernel.body) or kernel.body).extent.start.offset
+        text, found = _found(unit, reading, tree)
+        body = found[0]
+        begins = body.extent.start.offset
+        ends = (cursors.body_of(body) or body).extent.start.offset
         for line, offset, message in tree.errors():
             if begins <= offset < ends:  # then its parameters may not be what they seem
                 raise RequestError(f"{_NOT_CUDA}: {message}{_brought(unit)}", where=unit.where(line))
             if line <= tree.lines:
-                text.rejections.append(text.refusal(UNREAD, line, f"{_NOT_CUDA}: {message}{_brought(unit)}"))
-        parameters = tree.parameters(kernel.body, reading.where, functools.partial(parameter, tree))
-        parsed = _read(request, text, kernel, parameters)
+                text.refuse(UNREAD, line, f"{_NOT_CUDA}: {message}{_brought(unit)}")
+        parameters = tree.parameters(body, reading.where, functools.partial(parameter, tree))
+        parsed = _read(request, text, found, parameters)
         if not parsed.rejections:
             left = _second_look(unit, parsed, reading, text.refusal)
             parsed = dataclasses.replace(parsed, rejections=tuple(dict.fromkeys(left)))
@@ -88,56 +89,49 @@ def _brought(unit: TranslationUnit) -> str:
     return f" (not read: {', '.join(unit.unread[:6])})" if unit.unread else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FoundKernel:
-    """The kernel in a tree, and what the file holds besides."""
-
-    body: cindex.Cursor
-    declarations: list[cindex.Cursor]  #: Its own, the definition included
-    top: list[cindex.Cursor]  #: All that the file declares
+_Found = tuple[cindex.Cursor, list[cindex.Cursor], list[cindex.Cursor]]
+"""The kernel's definition, all of its declarations, and all that the file declares."""
 
 
-def _found(unit: TranslationUnit, reading: Reading, tree: ClangTree) -> tuple[EditedText, _FoundKernel]:
+def _found(unit: TranslationUnit, reading: Reading, tree: ClangTree) -> tuple[EditedText, _Found]:
     top = [each for each in cursors.written_in(tree.cursor, MAIN) if each.spelling not in clang_tree.OURS]
     text = EditedText(unit, tree, reading.name)
     known = [(name, each) for name, each in _declared(top) if cursors.has(each, CursorKind.CUDAGLOBAL_ATTR)]
     body, declarations = _definition(known, reading.entry, reading.instance is not None, reading.where)
     text.scope = tuple(reading.entry.split("::")[:-1])
     text.head = _template_head(body, text.code)
-    return text, _FoundKernel(body=body, declarations=declarations, top=top)
+    return text, (body, declarations, top)
 
 
-def _read(
-    request: _ParseRequest, text: EditedText, kernel: _FoundKernel, parameters: tuple[KernelParameter, ...]
-) -> Parsed:
+def _read(request: _ParseRequest, text: EditedText, found: _Found, parameters: tuple[KernelParameter, ...]) -> Parsed:
     """What the tree says of the kernel."""
-    reading = request.reading
+    reading, (body, declarations, top) = request.reading, found
     graph, shared = CallGraph(text, move=request.move), SharedMemory(text, move=request.move)
     variables = DeviceVariables(text, frozenset(reading.variables))
-    declared = list(_declared(kernel.top))
-    own = {each.hash for each in kernel.declarations}
+    declared = list(_declared(top))
+    own = {each.hash for each in declarations}
     graph.functions += [each for _, each in declared if each.kind in cursors.FUNCTIONS and each.hash not in own]
     for name, cursor in declared:
         shared.file_wide(cursor)
         variables.declare(cursor, name)
-    graph.close(kernel.body)
-    functions = (kernel.body, *graph.functions)
+    graph.close(body)
+    functions = (body, *graph.functions)
 
     shadowing = Shadowing(text, graph, shared)
-    for cursor in kernel.declarations:
+    for cursor in declarations:
         shadowing.rewrite(cursor)
-    shadowing.body(kernel.body)
+    shadowing.body(body)
     for function in graph.functions:
         if function.spelling in graph.seeing:
             shadowing.hand_on(function)
             shadowing.body(function)
     for function in functions:
         shared.statics(function)
-    shadowing.macro_names([each for each in kernel.top if each.kind is CursorKind.MACRO_DEFINITION])
-    shadowing.linkage(kernel.top)
+    shadowing.macro_names([each for each in top if each.kind is CursorKind.MACRO_DEFINITION])
+    shadowing.linkage(top)
     text.rejections += barriers.forbidden(text.tokens, text.refusal)
     for function in functions:
-        _check(text, function, graph, kernel=function is kernel.body)
+        _check(text, function, graph, kernel=function is body)
     variables.check(reading.where)
     edits = (
         Edit(start=start, end=end, text=new.replace(MOVED, str(shared.before_dynamic)))
@@ -147,8 +141,8 @@ def _read(
         entry=reading.entry, parameters=parameters, edits=tuple(edits),
         uses_dynamic_shared=shared.dynamic or shared.moved_bytes > 0, moved_bytes=shared.before_dynamic,
         static_shared_bytes=shared.static_bytes, alignment=shared.alignment,
-        launch_bound=_launch_bound(text, kernel.body, 0), resident_blocks=_launch_bound(text, kernel.body, 1) or 0,
-        parts=uniformity.leaves(kernel.body) and graph.meets(),
+        launch_bound=_launch_bound(text, body, 0), resident_blocks=_launch_bound(text, body, 1) or 0,
+        parts=uniformity.leaves(body) and graph.meets(),
         variables=tuple(variables.known[each] for each in sorted(variables.wanted)),
         settable=tuple(variables.settable), rejections=tuple(dict.fromkeys(text.rejections)),
     )  # fmt: skip

@@ -29,7 +29,7 @@ def launches(code: str, kernel: str) -> Iterator[LaunchSite]:
         if closing < 0 or opening < 0 or code[closing + 3 : opening].strip():
             continue
         yield LaunchSite(
-            text=" ".join(code[match.start() : _behind(code, opening)].split()),
+            text=" ".join(code[match.start() : behind(code, opening + 1)].split()),
             line=code.count("\n", 0, match.start()) + 1,
             arguments=tuple(template_parts((match.group("instance") or "").strip())),
         )
@@ -52,13 +52,13 @@ def template_parts(text: str) -> list[str]:
     return parts(text, "({[<", ")}]>")
 
 
-def _behind(code: str, opening: int) -> int:
-    depth = 0
-    for at in range(opening, len(code)):
-        depth += {"(": 1, "{": 1, ")": -1, "}": -1}.get(code[at], 0)
-        if depth == 0:
-            return at + 1
-    return len(code)
+def behind(code: str, opened: int) -> int:
+    """The offset behind the parenthesis that closes one opened just before `opened`."""
+    depth = 1
+    while depth and opened < len(code):
+        depth += {"(": 1, ")": -1}.get(code[opened], 0)
+        opened += 1
+    return opened
 
 
 # --- instances ------------------------------------------------------------------------------------------

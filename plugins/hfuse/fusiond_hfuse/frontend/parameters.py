@@ -14,14 +14,9 @@ from clang.cindex import CursorKind
 from fusiond.model.language import dtypes
 from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.clang_tree import ClangTree
-from fusiond_hfuse.frontend.cuda_declarations import VECTOR_OF
+from fusiond_hfuse.frontend.cuda_declarations import DTYPES, VECTOR_OF
 from fusiond_hfuse.frontend.source_kernel import KernelParameter, StructField
 
-DTYPES = {
-    **{each.cuda: name for name, each in dtypes.DTYPES.items()},
-    **{"char": "int8", "long": "int64", "unsigned long": "uint64"},
-}
-"""C++ type -> the Program's name of it."""
 _MOST_FIELDS = 4096
 _TEMPLATES = (CursorKind.CLASS_TEMPLATE, CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)
 

@@ -35,16 +35,12 @@ SEEN = ("tid", "ntid", "ctaid", "nctaid", "warpid", "nwarpid")
 _GRID_BARRIER = ("%envreg1", "%envreg2")
 """The halves of an address: where the blocks of a cooperative launch count who has come."""
 _REFUSED = {
-    "%envreg": ("leak", "reads what the driver tells a launch"),
-    **{f"%{n}clusterid.{axis}": ("leak", "reads which of all clusters it is in") for n in ("", "n") for axis in "xyz"},
-    "%total_smem_size": ("leak", "reads how much shared memory the whole block has"),
-    "%dynamic_smem_size": ("leak", "reads how much dynamic shared memory the whole block has"),
-    "%aggr_smem_size": ("leak", "reads how much shared memory the whole block has"),
-    "%reserved_smem": ("leak", "reads where the system's shared memory lies"),
-    "%tid": ("leak", "reads all of %tid at once"),
-    "%ctaid": ("leak", "reads all of %ctaid at once"),
-    "%ntid": ("leak", "reads all of %ntid at once"),
-    "%nctaid": ("leak", "reads all of %nctaid at once"),
+    "%envreg": "reads what the driver tells a launch",
+    **{f"%{n}clusterid.{axis}": "reads which of all clusters it is in" for n in ("", "n") for axis in "xyz"},
+    **dict.fromkeys(("%total_smem_size", "%aggr_smem_size"), "reads how much shared memory the whole block has"),
+    "%dynamic_smem_size": "reads how much dynamic shared memory the whole block has",
+    "%reserved_smem": "reads where the system's shared memory lies",
+    **{f"%{each}": f"reads all of %{each} at once" for each in ("tid", "ctaid", "ntid", "nctaid")},
 }
 _WHOLE_WARPGROUPS = ("wgmma", "setmaxnreg", "tcgen05")
 _OF_A_BLOCK = (
@@ -54,7 +50,6 @@ _OF_A_BLOCK = (
 )
 _NOTABLE = {"bar", "barrier", "call", "cp", "exit", *_WHOLE_WARPGROUPS, *ptx_divergence.MEETINGS}
 _ALIGNED_1024 = ("wgmma", "tcgen05", "cp.async.bulk.tensor")
-WARPGROUP = 128
 BIG_ALIGNMENT = 1024
 """What swizzled tiles of tensor copies and of warpgroup products count on (PTX ISA, "Swizzling Modes")."""
 
@@ -104,12 +99,9 @@ def moved(ptx: PtxText, parsed: Parsed) -> Parsed | None:
     alignment = max(parsed.alignment, *(each.alignment for each, _ in places))
     end = max(place + each.size_bytes for each, place in places)
     return dataclasses.replace(
-        parsed,
-        uses_dynamic_shared=True,
-        static_shared_bytes=0,
+        parsed, uses_dynamic_shared=True, static_shared_bytes=0, alignment=alignment,
         moved_bytes=-(-end // alignment) * alignment,
-        alignment=alignment,
-    )
+    )  # fmt: skip
 
 
 def static_places(ptx: PtxText) -> list[tuple[Variable, int]]:
@@ -130,7 +122,10 @@ def _found(module: Module, text: str, entry: str, where: str) -> PtxText:
         raise RequestError(f"its .address_size is {module.address_size}; expected 64", where=where)
     kernel = kernels[entry]
     functions, variables, words = rewrite.reached(module, kernel)
-    notable = {each.name: tuple(_notable_in(each)) for each in (kernel, *functions)}
+    notable = {
+        each.name: tuple(one for one in _instructions(each) if one.opcode.partition(".")[0] in _NOTABLE)
+        for each in (kernel, *functions)
+    }
     ids: set[int] = set()
     for function in (kernel, *functions):
         numbers = barrier_numbers(function, notable[function.name])
@@ -141,10 +136,6 @@ def _found(module: Module, text: str, entry: str, where: str) -> PtxText:
         barriers=tuple(sorted(ids)), warpgroups=not bases.isdisjoint(_WHOLE_WARPGROUPS),
         seeing=_seeing(functions, variables, words, notable),
     )  # fmt: skip
-
-
-def _notable_in(function: Function) -> Iterator[Instruction]:
-    return (each for each in _instructions(function) if each.opcode.partition(".")[0] in _NOTABLE)
 
 
 def _instructions(function: Function) -> list[Instruction]:
@@ -180,11 +171,9 @@ def barrier_numbers(function: Function, notable: Iterable[Instruction]) -> dict[
 
 
 def _seeing(
-    functions: tuple[Function, ...],
-    variables: tuple[Variable, ...],
-    words: Mapping[str, frozenset[str]],
-    notable: Mapping[str, Sequence[Instruction]],
-) -> frozenset[str]:
+    functions: tuple[Function, ...], variables: tuple[Variable, ...], words: Mapping[str, frozenset[str]],
+    notable: Mapping[str, Sequence[Instruction]]
+) -> frozenset[str]:  # fmt: skip
     dynamic = {each.name for each in variables if each.space == "shared" and each.elements is None}
     names = {each.name for each in functions}
     found = {
@@ -298,7 +287,7 @@ def _refusals_in(ptx: PtxText, function: Function) -> Iterator[_Refusal]:
     for each in _instructions(function) if any(named.values()) else ():
         for word in each.words:
             if problem := named.get(word):
-                yield problem[0], each.line, f"{word} {problem[1]}"
+                yield "leak", each.line, f"{word} {problem}"
     for each in ptx.notable[function.name]:
         if function is not ptx.entry and each.base == "exit":
             yield "function", each.line, f"{function.name} ends the thread past what fusion puts at the end"

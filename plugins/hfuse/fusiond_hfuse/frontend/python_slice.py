@@ -68,6 +68,15 @@ def sliced(inputs: Inputs, path: str, function: str, *, where: str) -> PythonSli
     return PythonSlice(files=dict(sorted(files.items())), module=module.name, read=read)
 
 
+def parsed(text: str, path: str) -> ast.Module:
+    """RequestError for what is not Python."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as problem:
+        line = getattr(problem, "lineno", None) or 1
+        raise RequestError(f"not Python: {getattr(problem, 'msg', problem)}", where=f"{path}:{line}") from None
+
+
 class _Slicing:
     def __init__(self, inputs: Inputs, where: str) -> None:
         self._inputs, self._where = inputs, where
@@ -76,11 +85,7 @@ class _Slicing:
     def module(self, path: str, name: str) -> _Module:
         if path not in self.modules:
             text = self._inputs.text(path, where=self._where)
-            try:
-                tree = ast.parse(text)
-            except (SyntaxError, ValueError) as problem:
-                line = getattr(problem, "lineno", None) or 1
-                raise RequestError(f"not Python: {getattr(problem, 'msg', problem)}", where=f"{path}:{line}") from None
+            tree = parsed(text, path)
             bound: dict[str, list[int]] = {}
             for at, statement in enumerate(tree.body):
                 for each in dict.fromkeys(_binds(statement)):

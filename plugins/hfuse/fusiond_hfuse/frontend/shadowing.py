@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from fusiond_hfuse.frontend import cursors, shadows
+from fusiond_hfuse.frontend import cursors, launches, shadows
 from fusiond_hfuse.frontend.call_graph import CallGraph
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
 from fusiond_hfuse.frontend.edited_text import EditedText
@@ -50,7 +50,7 @@ class Shadowing:
                 if place is None:
                     self.text.refuse("macro", child, "its launch bounds stand inside a macro")
                 else:
-                    self.text.edit(start, self.text.behind(place.end()), "")
+                    self.text.edit(start, launches.behind(self.text.code, place.end()), "")
         for parameter in (each for each in cursors.children(cursor) if each.kind is CursorKind.PARM_DECL):
             for child in cursors.children(parameter):
                 if child.kind is CursorKind.ANNOTATE_ATTR and child.spelling == "grid_constant":
@@ -71,7 +71,7 @@ class Shadowing:
         if opening is None:
             self.text.refuse("macro", function, f"the declaration of {function.spelling} stands inside a macro")
             return
-        closing = self.text.behind(opening) - 1
+        closing = launches.behind(self.text.code, opening) - 1
         inner = self.text.code[opening:closing].strip()
         self.text.edit(opening, opening, SHADOWS if inner in ("", "void") else f"{SHADOWS}, ")
         if inner == "void":
@@ -126,9 +126,7 @@ class Shadowing:
         opening = shadows.behind_parenthesis(self.text.code, offset, name)
         if opening is None:
             line = self.text.code.count("\n", 0, offset) + 1
-            self.text.rejections.append(
-                self.text.refusal("helper", line, f"{name} sees the block, and its address is taken")
-            )
+            self.text.refuse("helper", line, f"{name} sees the block, and its address is taken")
             return
         empty = self.text.code[opening:].lstrip().startswith(")")
         self.text.edit(opening, opening, PASSED if empty else f"{PASSED}, ")

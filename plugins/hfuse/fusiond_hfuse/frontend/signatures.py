@@ -14,14 +14,9 @@ from collections.abc import Sequence
 
 from fusiond.model.ptx import parser
 from fusiond_hfuse.frontend import launches
+from fusiond_hfuse.frontend.cuda_declarations import DTYPES, VECTOR_OF
 from fusiond_hfuse.frontend.source_kernel import KernelParameter
 
-_WORDS = {
-    "unsigned char": "uint8", "signed char": "int8", "char": "int8", "bool": "bool", "short": "int16",
-    "unsigned short": "uint16", "int": "int32", "unsigned int": "uint32", "long": "int64", "unsigned long": "uint64",
-    "long long": "int64", "unsigned long long": "uint64", "float": "float32", "double": "float64", "__half": "float16",
-    "__nv_bfloat16": "bfloat16",
-}  # fmt: skip
 _BY_SIZE = {"u32": "int32", "u64": "int64", "f32": "float32", "f64": "float64", "u16": "int16", "u8": "uint8",
             "b32": "int32", "b64": "int64"}  # fmt: skip
 
@@ -71,9 +66,7 @@ def described(entry: str, parameters: Sequence[KernelParameter]) -> tuple[Kernel
 def _described(given: KernelParameter, kind: str, number: int) -> KernelParameter:
     bare = re.sub(r"\b(?:const|volatile)\b", "", kind).strip("*& ")
     pointer = kind.endswith("*") or (not kind and given.pointer)
-    vector = re.fullmatch(r"(float|double|int|uint|char|uchar|short|ushort)[1-4]", bare) if pointer else None
-    scalar = {"uint": "unsigned int", "uchar": "unsigned char", "ushort": "unsigned short"}
-    dtype = _WORDS.get(scalar.get(vector[1], vector[1]) if vector else bare)
+    dtype = DTYPES.get(VECTOR_OF.get(bare, bare) if pointer else bare)
     if not kind and not pointer:
         dtype = None if given.record else _BY_SIZE.get(given.spelling.strip("."))
     return KernelParameter(

@@ -306,6 +306,12 @@ class SourceKernel:
     unpassed: tuple[KernelArgument, ...] = ()  #: Arguments of the file that are compiled in: whole numbers that are 1
     compiled_sizes: frozenset[str] = frozenset()  #: Sizes whose values are compiled in
 
+    @property
+    def written_sizes(self) -> frozenset[str]:
+        """What macros name, and sizes whose values are compiled in."""
+        formulas = (value for _, value in self.defines if isinstance(value, Expression))
+        return self.compiled_sizes.union(*(each.names for each in formulas))
+
     def where(self, key: str) -> str:
         """`file:line: key` of a key of the YAML file, or that file."""
         return self.keys[key].where if key in self.keys else self.path

@@ -10,7 +10,7 @@ from fusiond.model.errors import RequestError, UnknownName
 from fusiond.model.inputs.documents import UNKNOWN
 from fusiond.strategy import Inputs
 from fusiond_hfuse.frontend.draft_yaml import named
-from fusiond_hfuse.frontend.python_slice import last_name
+from fusiond_hfuse.frontend.python_slice import last_name, parsed
 
 _MOVES = ("make_block_ptr", "make_tensor_descriptor", "advance", "to", "cast", "multiple_of", "max_contiguous")
 """What makes an address of its first argument, or of what it is a method of."""
@@ -18,11 +18,7 @@ _MOVES = ("make_block_ptr", "make_tensor_descriptor", "advance", "to", "cast", "
 
 def draft(path: str, name: str, inputs: Inputs) -> str:
     """The YAML text. RequestError for a file without such a kernel."""
-    try:
-        tree = ast.parse(inputs.text(path, where=path))
-    except (SyntaxError, ValueError) as problem:
-        line = getattr(problem, "lineno", None) or 1
-        raise RequestError(f"not Python: {getattr(problem, 'msg', problem)}", where=f"{path}:{line}") from None
+    tree = parsed(inputs.text(path, where=path), path)
     jitted = {
         each.name: each
         for each in tree.body

@@ -1,7 +1,7 @@
 """What a pipeline gives, by NumPy: whole images, kernel by kernel, borders by an index map.
 
 Nothing of the plugin's own code runs here but the tree itself: every operation is NumPy's. The index maps are checked
-against SciPy and np.pad in test_oracle.py.
+against SciPy and np.pad in test_borders.py.
 """
 
 from collections.abc import Mapping

@@ -218,7 +218,7 @@ def test_identity(gpu: Any) -> None:
 def test_errors_have_name_and_text(gpu: Any) -> None:
     gpu.fail("cuModuleLoadData", 2)
     with pytest.raises(DriverError) as caught:
-        gpu.driver.load_module(b"image")
+        DriverModule(gpu.driver, b"image")
     assert caught.value.name == "CUDA_ERROR_OUT_OF_MEMORY"
     assert str(caught.value) == "cuModuleLoadData: out of memory (CUDA_ERROR_OUT_OF_MEMORY)"
 

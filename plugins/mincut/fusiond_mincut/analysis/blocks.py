@@ -40,8 +40,7 @@ class Partition:
 
 def block(pipeline: Pipeline, kernels: Iterable[str]) -> KernelBlock:
     """The block of these kernels (names, each once). KeyError for a name that is not a kernel."""
-    position = pipeline.position
-    members = tuple(sorted(set(kernels), key=lambda name: position[name]))
+    members = pipeline.ordered(kernels)
     inside = set(members)
     return KernelBlock(
         kernels=members,

@@ -9,7 +9,7 @@ Both stop at a limit, smaller blocks first, and say whether they did.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fusiond_mincut.analysis import benefit, legality
@@ -29,69 +29,65 @@ class CandidateBlocks:
 
 def paper(pipeline: Pipeline, model: BenefitModel, limit: int = LIMIT) -> CandidateBlocks:
     """Every block of two kernels and more that `legality.paper` accepts."""
-    harmful = {
-        (producer, consumer)
-        for producer, consumer in pipeline.edges
-        if benefit.gain(pipeline, producer, consumer, model) <= 0
-    }
-    found: list[tuple[str, ...]] = []
-    seen: set[frozenset[str]] = set()
-    layer = [frozenset({each.name}) for each in pipeline.kernels if not each.boundary]
-    complete = True
-    while layer and complete:
-        grown: dict[frozenset[str], None] = {}
-        for block in layer:
-            for name in _feeding(pipeline, block):
-                if any((name, reader) in harmful for reader in pipeline.readers[name]):
-                    continue
-                bigger = block | {name}
-                if bigger not in seen and bigger not in grown:
-                    if len(seen) + len(grown) >= limit:
-                        complete = False
-                        break
-                    grown[bigger] = None
-        seen |= set(grown)
-        found += [each for each in _ordered(pipeline, grown) if legality.refusal(pipeline, each, model) is None]
-        layer = list(grown)
-    return CandidateBlocks(blocks=tuple(found), complete=complete)
+    harmful = {producer for producer, consumer in pipeline.edges
+               if benefit.gain(pipeline, producer, consumer, model) <= 0}  # fmt: skip
 
+    def feeding(block: frozenset[str]) -> list[str]:
+        """Kernels whose images only this block reads."""
+        names = {each for name in block for each in pipeline.producers[name]} - block - harmful
+        return [
+            name
+            for name in names
+            if name not in pipeline.outputs
+            and not pipeline.kernel(name).boundary
+            and all(reader in block for reader in pipeline.readers[name])
+        ]
 
-def _feeding(pipeline: Pipeline, block: frozenset[str]) -> list[str]:
-    """Kernels whose images only this block reads."""
-    names = sorted({each for name in block for each in pipeline.producers[name]} - block, key=pipeline.position.get)  # type: ignore[arg-type]
-    return [
-        name
-        for name in names
-        if name not in pipeline.outputs
-        and not pipeline.kernel(name).boundary
-        and all(reader in block for reader in pipeline.readers[name])
-    ]
+    grown = _grown(pipeline, feeding, lambda block: True, limit)
+    found = tuple(each for each in grown.blocks if legality.refusal(pipeline, each, model) is None)
+    return CandidateBlocks(blocks=found, complete=grown.complete)
 
 
 def general(pipeline: Pipeline, limit: int = LIMIT) -> CandidateBlocks:
     """Blocks of two kernels and more that `legality.general` accepts, as far as they grow through such blocks."""
     around = _linked(pipeline)
+
+    def beside(block: frozenset[str]) -> set[str]:
+        return {each for name in block for each in around[name]} - block
+
+    def legal(block: frozenset[str]) -> bool:
+        return next(legality.general(pipeline, block), None) is None
+
+    return _grown(pipeline, beside, legal, limit)
+
+
+def _grown(
+    pipeline: Pipeline,
+    neighbours: Callable[[frozenset[str]], Iterable[str]],
+    accepted: Callable[[frozenset[str]], bool],
+    limit: int,
+) -> CandidateBlocks:
+    """The blocks that are accepted, each one kernel larger than another such block."""
     found: list[tuple[str, ...]] = []
     layer = [frozenset({each.name}) for each in pipeline.kernels if not each.boundary]
     complete = True
     while layer and complete:
-        grown: dict[frozenset[str], None] = {}
-        refused: set[frozenset[str]] = set()
+        judged: set[frozenset[str]] = set()
+        grown: list[frozenset[str]] = []
         for block in layer:
-            neighbours = sorted({each for name in block for each in around[name]} - block, key=pipeline.position.get)  # type: ignore[arg-type]
-            for name in neighbours:
-                bigger = block | {name}
-                if bigger in grown or bigger in refused:
+            for bigger in (block | {name} for name in pipeline.ordered(neighbours(block))):
+                if bigger in judged:
                     continue
-                if next(legality.general(pipeline, bigger), None) is not None:
-                    refused.add(bigger)
-                elif len(found) + len(grown) >= limit:
+                judged.add(bigger)
+                if not accepted(bigger):
+                    continue
+                if len(found) + len(grown) >= limit:
                     complete = False
                     break
-                else:
-                    grown[bigger] = None
-        found += _ordered(pipeline, grown)
-        layer = list(grown)
+                grown.append(bigger)
+        ordered = map(pipeline.ordered, grown)
+        found += sorted(ordered, key=lambda each: [pipeline.position[name] for name in each])
+        layer = grown
     return CandidateBlocks(blocks=tuple(found), complete=complete)
 
 
@@ -103,8 +99,3 @@ def _linked(pipeline: Pipeline) -> dict[str, set[str]]:
         for name in together:
             around[name] |= together - {name}
     return around
-
-
-def _ordered(pipeline: Pipeline, found: Iterable[frozenset[str]]) -> list[tuple[str, ...]]:
-    blocks = (tuple(sorted(each, key=pipeline.position.__getitem__)) for each in found)
-    return sorted(blocks, key=lambda each: tuple(pipeline.position[name] for name in each))

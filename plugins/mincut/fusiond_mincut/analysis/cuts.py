@@ -14,8 +14,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 SMALL = 24
+Vertex = TypeVar("Vertex")
 
 Graph = dict[int, dict[int, float]]  #: Vertex -> neighbour -> weight; both ways
 
@@ -83,15 +85,12 @@ def stoer_wagner(given: Graph) -> MinimumCut:
     """The minimum cut of a connected graph: the least cut-of-the-phase, the first one of equal ones."""
     work = {vertex: dict(around) for vertex, around in given.items()}
     members = {vertex: [vertex] for vertex in work}
-    best: MinimumCut | None = None
+    phases = []
     while len(work) > 1:
         order, weight, _ = _adjacency_order(work)
-        last, before = order[-1], order[-2]
-        if best is None or weight < best.weight:
-            best = MinimumCut(weight=weight, side=frozenset(members[last]))
-        _merge(work, members, before, last)
-    assert best is not None
-    return best
+        phases.append(MinimumCut(weight=weight, side=frozenset(members[order[-1]])))
+        _merge(work, members, *order[-2:])
+    return min(phases, key=lambda each: each.weight)
 
 
 def _adjacency_order(work: Graph) -> tuple[list[int], float, dict[tuple[int, int], float]]:
@@ -139,17 +138,14 @@ def _contracting(given: Graph) -> MinimumCut:
         return best
     work = {vertex: dict(around) for vertex, around in given.items()}
     while len(work) > 1 and best.weight > lightest_edge:  # no cut of a connected graph is less than its lightest edge
-        _contract_heavy(work, members, best.weight)
+        heavy = {(vertex, other): weight for vertex, around in work.items() for other, weight in around.items()}
+        _contract(work, members, heavy, best.weight)
         if len(work) < 2:
             break
         order, weight, strength = _adjacency_order(work)
         if weight < best.weight:
             best = MinimumCut(weight=weight, side=frozenset(members[order[-1]]))
-        leader = {vertex: vertex for vertex in work}
-        for (first, second), strong in strength.items():
-            if strong >= best.weight:
-                leader[_leader(leader, second)] = _leader(leader, first)
-        _contract(work, members, leader)
+        _contract(work, members, strength, best.weight)
         if len(work) > 1:
             found = _lightest(work, members)
             best = found if found.weight < best.weight else best
@@ -162,27 +158,25 @@ def _lightest(work: Graph, members: dict[int, list[int]]) -> MinimumCut:
     return MinimumCut(weight=sum(work[vertex].values()), side=frozenset(members[vertex]))
 
 
-def _contract_heavy(work: Graph, members: dict[int, list[int]], bound: float) -> None:
-    leader = {vertex: vertex for vertex in work}
-    for vertex, around in work.items():
-        for other, weight in around.items():
-            if vertex < other and weight >= bound:
-                leader[_leader(leader, other)] = _leader(leader, vertex)
-    _contract(work, members, leader)
-
-
-def _leader(leader: dict[int, int], vertex: int) -> int:
+def leader_of(leader: dict[Vertex, Vertex], vertex: Vertex) -> Vertex:
+    """The one that stands for a group; `leader`: of each vertex one that it follows, of that one itself."""
     while leader[vertex] != vertex:
         leader[vertex] = leader[leader[vertex]]
         vertex = leader[vertex]
     return vertex
 
 
-def _contract(work: Graph, members: dict[int, list[int]], leader: dict[int, int]) -> None:
-    """Make one vertex of each group, called by its least member."""
+def _contract(
+    work: Graph, members: dict[int, list[int]], strength: Mapping[tuple[int, int], float], bound: float
+) -> None:
+    """Make one vertex of each group that edges of at least that strength link, called by its least member."""
+    leader = {vertex: vertex for vertex in work}
+    for (first, second), strong in strength.items():
+        if strong >= bound:
+            leader[leader_of(leader, second)] = leader_of(leader, first)
     groups: dict[int, list[int]] = {}
     for vertex in sorted(work):
-        groups.setdefault(_leader(leader, vertex), []).append(vertex)
+        groups.setdefault(leader_of(leader, vertex), []).append(vertex)
     for group in groups.values():
         for each in group[1:]:
             _merge(work, members, group[0], each)

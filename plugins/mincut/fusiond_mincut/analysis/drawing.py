@@ -3,21 +3,13 @@ pages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fusiond.model.drawing import DrawnGraph, DrawnNode, Edge
 from fusiond.model.english import counted
 from fusiond_mincut.analysis.blocks import Partition
 from fusiond_mincut.analysis.partition import PlannedPartition
 from fusiond_mincut.frontend.graph import Pipeline
 
-_SHAPES: Mapping[str, str] = {
-    "point": "ellipse",
-    "local": "box",
-    "global": "hexagon",
-    "scan": "hexagon",
-    "hysteresis": "hexagon",
-}
+_SHAPES = {"point": "ellipse", "local": "box"}  #: Boundaries are hexagons
 
 
 def dot(pipeline: Pipeline, planned: PlannedPartition) -> str:
@@ -31,9 +23,9 @@ def dot(pipeline: Pipeline, planned: PlannedPartition) -> str:
             lines += [f"    subgraph cluster_{number} {{", f'        label="{block}";', "        style=rounded;"]
             indent = "        "
         for name in block.kernels:
-            kernel = pipeline.kernel(name)
+            shape = _SHAPES.get(pipeline.kernel(name).pattern, "hexagon")
             outline = ", peripheries=2" if name in pipeline.outputs else ""
-            lines.append(f'{indent}"{name}" [shape={_SHAPES[kernel.pattern]}{outline}];')
+            lines.append(f'{indent}"{name}" [shape={shape}{outline}];')
         if len(block.kernels) > 1:
             lines.append("    }")
     given = {each.name for each in pipeline.inputs}
@@ -72,16 +64,8 @@ def graph(pipeline: Pipeline, chosen: Partition) -> DrawnGraph:
     """The pipeline cut into blocks: an edge between two blocks is an image that is written and read again."""
     block = {name: number for number, each in enumerate(chosen.blocks) for name in each.kernels}
     nodes = [DrawnNode(name=each.name, text=each.name, group=-1) for each in pipeline.inputs]
-    nodes += [
-        DrawnNode(name=each.name, text=f"{each.name} ({each.pattern})", group=block[each.name])
-        for each in pipeline.kernels
-    ]
-    known = {each.name for each in nodes}
-    edges = (
-        Edge(source=image, target=each.name)
-        for each in pipeline.kernels
-        for image in dict.fromkeys(each.reads)
-        if image in known
-    )
+    nodes += [DrawnNode(name=each.name, text=f"{each.name} ({each.pattern})", group=block[each.name])
+              for each in pipeline.kernels]  # fmt: skip
+    edges = (Edge(source=image, target=each.name) for each in pipeline.kernels for image in each.reads)
     cut = counted(len(chosen.blocks), "kernel")
     return DrawnGraph(title=f"The pipeline, cut into {cut}", nodes=tuple(nodes), edges=tuple(edges))

@@ -28,11 +28,10 @@ def cheapest(
 
     `costs`: kernels of a block in topological order -> cost; one for every kernel by itself is needed (KeyError). Fewer
     come back where there are fewer; None when there are more than `limit` sets to look at, or more than MOST_STEPS ways
-    to go on from them. Equal costs are ordered by
-    the blocks' kernels in topological order, so that the answer is the same for the same costs."""
+    to go on from them. Equal costs are ordered by the blocks' kernels in topological order."""
     position = pipeline.position
     together = [block for block in costs if len(block) > 1]
-    linked = sorted({name for block in together for name in block}, key=position.__getitem__)
+    linked = pipeline.ordered(name for block in together for name in block)
     alone = [each.name for each in pipeline.kernels if each.name not in set(linked)]
     base = sum(costs[(name,)] for name in alone)
     bit = {name: 1 << index for index, name in enumerate(linked)}
@@ -44,8 +43,9 @@ def cheapest(
             waits = 0
             for name in block:
                 waits |= before[name]
-            if not _leaves_and_returns(mask, waits, block, before, linked, bit):
-                moves.append((mask, waits & ~mask, block))
+            waits &= ~mask
+            if not any(waits & bit[name] and before[name] & mask for name in linked):  # else it waits for itself
+                moves.append((mask, waits, block))
     answers = _search(moves, costs, (1 << len(linked)) - 1, count, min(limit, MOST_STEPS // max(1, len(moves))))
     if answers is None:
         return None
@@ -65,13 +65,6 @@ def _ancestors(pipeline: Pipeline, bit: Mapping[str, int]) -> dict[str, int]:
             waits |= found[producer] | bit.get(producer, 0)
         found[kernel.name] = waits
     return found
-
-
-def _leaves_and_returns(
-    mask: int, waits: int, block: tuple[str, ...], before: Mapping[str, int], linked: list[str], bit: Mapping[str, int]
-) -> bool:
-    """Whether something outside waits for the block and the block waits for it: such a block is on no path."""
-    return any(waits & ~mask & bit[name] and before[name] & mask for name in linked)
 
 
 Answer = tuple[float, tuple[tuple[str, ...], ...]]
@@ -111,9 +104,7 @@ def _search(
 
 def _offer(reached: list[Answer], way: Answer, count: int) -> None:
     """Keep the best ways, each partition once."""
-    if len(reached) == count and way >= reached[-1]:
-        return
-    if any(way[1] == other[1] for other in reached):
+    if (len(reached) == count and way >= reached[-1]) or any(way[1] == other[1] for other in reached):
         return
     reached.append(way)
     reached.sort()

@@ -35,6 +35,7 @@ from fusiond.model.nouns import Rejection
 from fusiond_mincut.analysis import benefit
 from fusiond_mincut.analysis.benefit import BenefitModel, WeighedEdge
 from fusiond_mincut.analysis.blocks import stored
+from fusiond_mincut.analysis.cuts import leader_of
 from fusiond_mincut.frontend.graph import Halo, Pipeline
 
 TILE = (32, 4)  #: Pixels of a thread block, with which tiles are counted for equation 2
@@ -44,7 +45,7 @@ def paper(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) -> It
     """Every rule of the paper's level that a block of kernels breaks, the cheap ones first; nothing when it is legal.
 
     A single kernel is always legal."""
-    members = _ordered(pipeline, kernels)
+    members = pipeline.ordered(kernels)
     if len(members) < 2:
         return
     yield from _global(pipeline, members)
@@ -59,7 +60,7 @@ def paper(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) -> It
 def general(pipeline: Pipeline, kernels: Iterable[str], *, connected: bool = True) -> Iterator[Rejection]:
     """Every rule of the general level that a block breaks; nothing when the generated kernels can compute it, which
     they can without it being `connected` too: then nothing is gained but a launch."""
-    members = _ordered(pipeline, kernels)
+    members = pipeline.ordered(kernels)
     if len(members) < 2:
         return
     yield from _global(pipeline, members)
@@ -95,7 +96,7 @@ def block_gain(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) 
 
     An image that is stored all the same, because somebody outside reads it, saves only its reading: half of what moving
     it would save. (At the paper's level no such block is legal.)"""
-    members = _ordered(pipeline, kernels)
+    members = pipeline.ordered(kernels)
     inside = set(members)
     total = 0.0
     for producer, consumer in _edges(pipeline, members):
@@ -108,10 +109,6 @@ def block_gain(pipeline: Pipeline, kernels: Iterable[str], model: BenefitModel) 
 
 
 # --- rules ----------------------------------------------------------------------------------------------
-
-
-def _ordered(pipeline: Pipeline, kernels: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(set(kernels), key=pipeline.position.__getitem__))
 
 
 def _edges(pipeline: Pipeline, members: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -209,25 +206,18 @@ def components(pipeline: Pipeline, kernels: Iterable[str], *, shared: bool) -> t
     """The parts of a set of kernels that no edge links, each in topological order, ordered by their first kernels.
 
     `shared`: two kernels that read one image are linked too."""
-    members = _ordered(pipeline, kernels)
+    members = pipeline.ordered(kernels)
     inside = set(members)
     leader = {name: name for name in members}
-
-    def find(name: str) -> str:
-        while leader[name] != name:
-            leader[name] = leader[leader[name]]
-            name = leader[name]
-        return name
-
     reader: dict[str, str] = {}
     for name in members:
         for image in pipeline.kernel(name).reads:
             other = image if image in inside else reader.setdefault(image, name) if shared else name
-            first, second = sorted((find(name), find(other)), key=pipeline.position.__getitem__)
-            leader[second] = first
+            first, *others = pipeline.ordered((leader_of(leader, name), leader_of(leader, other)))
+            leader.update(dict.fromkeys(others, first))
     parts: dict[str, list[str]] = {}
     for name in members:
-        parts.setdefault(find(name), []).append(name)
+        parts.setdefault(leader_of(leader, name), []).append(name)
     return tuple(tuple(each) for each in parts.values())
 
 
@@ -283,7 +273,7 @@ def tile_bytes(pipeline: Pipeline, kernels: Iterable[str]) -> int:
     Each local kernel that no further local kernel of the block waits for keeps a tile of every image from outside that
     it needs the neighbourhood of, directly or through kernels inside, which are computed again from it. So the halo of
     a tile is the sum of the windows on the way."""
-    members = _ordered(pipeline, kernels)
+    members = pipeline.ordered(kernels)
     inside = set(members)
     feeds_local: set[str] = set()  # a further local stage waits for it
     for name in reversed(members):

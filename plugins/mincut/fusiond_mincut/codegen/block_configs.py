@@ -21,9 +21,8 @@ _LABEL = re.compile(rf"(\d+)x(\d+)\*(\d+) (?:({'|'.join(LOCAL)})|rows(\d+))")
 
 
 def label(params: BlockParams) -> str:
-    if params.local == emit.ROWS:
-        return f"{params.block_x}x{params.block_y}*{params.pixels} rows{params.across}"
-    return f"{params.block_x}x{params.block_y}*{params.pixels} {params.local}"
+    way = f"rows{params.across}" if params.local == emit.ROWS else params.local
+    return f"{params.block_x}x{params.block_y}*{params.pixels} {way}"
 
 
 def read(text: str) -> BlockParams:
@@ -32,9 +31,8 @@ def read(text: str) -> BlockParams:
     if found is None:
         raise ValueError(f"{text!r} is not a way to compute a block, such as {label(emit.DEFAULT)!r}")
     x, y, pixels = (int(each) for each in found.groups()[:3])
-    if found.group(5) is not None:
-        return BlockParams(block_x=x, block_y=y, pixels=pixels, local=emit.ROWS, across=int(found.group(5)))
-    return BlockParams(block_x=x, block_y=y, pixels=pixels, local=found.group(4))
+    local, across = found[4] or emit.ROWS, int(found[5] or emit.DEFAULT.across)
+    return BlockParams(block_x=x, block_y=y, pixels=pixels, local=local, across=across)
 
 
 STRIPS = (
@@ -51,16 +49,9 @@ SINGLE = (
 )
 """Ways to launch a kernel by itself, fused or not: what the unfused kernels are tuned with."""
 UNIFORM = (
-    DEFAULT,
-    "32x4*16 rows2",
-    "32x4*8 rows4",
-    "32x8*1 recompute",
-    "32x4*1 tile",
-    "32x4*4 tile",
-    "64x4*2 tile",
-    "64x4*1 recompute",
-    "128x2*1 tile",
-)
+    DEFAULT, "32x4*16 rows2", "32x4*8 rows4", "32x8*1 recompute", "32x4*1 tile", "32x4*4 tile", "64x4*2 tile",
+    "64x4*1 recompute", "128x2*1 tile",
+)  # fmt: skip
 """Ways that a whole pipeline is tried in, before anything is known of its blocks."""
 
 
@@ -73,10 +64,8 @@ def space(pipeline: Pipeline, block: KernelBlock) -> Space:
     local = (*emit.choices(pipeline, block), *([emit.ROWS] if rolling else []))
     parameters = [Parameter(name="local", values=local)] if len(local) > 1 else []
     when = f"local != '{emit.ROWS}'" if rolling else None
-    parameters += [
-        Parameter(name="threads", values=THREADS, when=when),
-        Parameter(name="pixels", values=PIXELS, when=when),
-    ]
+    parameters += [Parameter(name=name, values=values, when=when)
+                   for name, values in (("threads", THREADS), ("pixels", PIXELS))]  # fmt: skip
     if rolling:
         parameters.append(Parameter(name="strip", values=rolling, when=f"local == '{emit.ROWS}'"))
     return Space(parameters=tuple(parameters))
@@ -113,13 +102,8 @@ def of(config: Config) -> BlockParams:
 def config(params: BlockParams, space_: Space) -> Config:
     """The point of `space` that is this way."""
     threads = f"{params.block_x}x{params.block_y}"
-    values: dict[str, Value] = {
-        "shape": label(params),
-        "threads": threads,
-        "pixels": params.pixels,
-        "local": params.local,
-        "strip": label(params),
-    }
+    values: dict[str, Value] = {"shape": label(params), "threads": threads, "pixels": params.pixels,
+                                "local": params.local, "strip": label(params)}  # fmt: skip
     named = {each.name: values[each.name] for each in space_.parameters}
     return Config.of({each.name: values[each.name] for each in space_.parameters if space_.active(named, each)})
 

@@ -17,7 +17,7 @@ from fusiond_mincut.codegen.windows import Window
 from fusiond_mincut.frontend import borders
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import INT32, PixelAccess
-from fusiond_mincut.frontend.graph import Border, Halo, ImageKernel, SamplingStep
+from fusiond_mincut.frontend.graph import Border, Halo, ImageKernel
 
 if TYPE_CHECKING:
     from fusiond_mincut.codegen.lowering import StageFunctions, ThreadRectangle
@@ -116,7 +116,7 @@ class PixelEvaluation:
         image, step, sides = self.functions.pipeline.images[name], reader.steps[name], self.functions.sides(name)
         places = []
         for axis, (own, offset) in enumerate(((X, dx), (Y, dy))):
-            place = self._place(name, step, axis, plus(own, offset), offset)
+            place = self._place((name, step, axis, offset), name, axis, stepped(plus(own, offset), step, axis).code)
             places.append(plus(place, (access.dx, access.dy)[axis]))
         stage = self.functions.kernel(name)
 
@@ -129,25 +129,19 @@ class PixelEvaluation:
             return at(*places)
         if border.mode == "constant":
             there = binary("&&", *(inside(place, atom(side)) for place, side in zip(places, sides, strict=True)))
-            value = call(TYPES[access.dtype], at(*places))
-            return cpp("{} ? {} : {}", there.code, value, constant(border.value, access.dtype))
+            return _or_constant(there.code, at(*places), border, access.dtype)
         self.functions.modes.add(border.mode)
         mapped = []
         for axis, (place, side) in enumerate(zip(places, sides, strict=True)):
-            key = (name, step, axis, place.code, border.mode)
-            if key not in self.places:
-                variable = f"{name}_{'xy'[axis]}{len(self.places)}"
-                index = call(f"{border.mode}_index", place.code, side)
-                self.places[key] = Term(self.body.declare("int", variable, index))
-            mapped.append(self.places[key])
+            index = call(f"{border.mode}_index", place.code, side)
+            mapped.append(self._place((name, step, axis, place.code, border.mode), name, axis, index))
         return at(*mapped)
 
-    def _place(self, name: str, step: SamplingStep, axis: int, own: Term, offset: int) -> Term:
-        """The variable with the coordinate of `name` that belongs to a pixel."""
-        key = (name, step, axis, offset)
+    def _place(self, key: tuple[object, ...], name: str, axis: int, value: Code) -> Term:
+        """The variable with a coordinate of `name`."""
         if key not in self.places:
             variable = f"{name}_{'xy'[axis]}{len(self.places)}"
-            self.places[key] = Term(self.body.declare("int", variable, stepped(own, step, axis).code))
+            self.places[key] = Term(self.body.declare("int", variable, value))
         return self.places[key]
 
     # --- large windows ---
@@ -199,26 +193,19 @@ class PixelEvaluation:
         sides = self.functions.sides(image.name)
         if border.mode == "constant":
             there = binary("&&", inside(wx, atom(sides[0])), inside(wy, atom(sides[1])))
-            value = call(TYPES[image.dtype], at(wx, wy))
-            return cpp("({} ? {} : {})", there.code, value, constant(border.value, image.dtype))
+            return cpp("({})", _or_constant(there.code, at(wx, wy), border, image.dtype))
         self.functions.modes.add(border.mode)
         index = f"{border.mode}_index"
-        mapped = (
-            body.declare("int", "ix", call(index, wx.code, sides[0])),
-            body.declare("int", "iy", call(index, wy.code, sides[1])),
-        )
+        mapped = (body.declare("int", name, call(index, place.code, side))
+                  for name, place, side in zip(("ix", "iy"), (wx, wy), sides, strict=True))  # fmt: skip
         return at(*map(Term, mapped))
 
     # --- tiles ---
 
     def _tile(self, name: str) -> SharedTile | None:
         """The tile of an image, where it can be read: what is filled in this round is computed at the own pixel."""
-        for loops in self.functions.layout.rounds[: max(self.level - 1, 0)]:
-            for loop in loops:
-                for tile in loop.tiles:
-                    if tile.name == name:
-                        return tile
-        return None
+        rounds = self.functions.layout.rounds[: max(self.level - 1, 0)]
+        return next((tile for loops in rounds for loop in loops for tile in loop.tiles if tile.name == name), None)
 
     def _read_tile(self, tile: SharedTile, dx: int, dy: int, channel: int) -> Code:
         """At an offset from the own pixel, nothing exchanged."""
@@ -254,8 +241,8 @@ class PixelEvaluation:
             for axis, size, offset, letters in axes
             if offset
         ]
-        there = call(TYPES[access.dtype], read(plus(X, access.dx), plus(Y, access.dy)))
-        return cpp("{} ? {} : {}", joined(" && ", lies), there, constant(border.value, access.dtype))
+        there = read(plus(X, access.dx), plus(Y, access.dy))
+        return _or_constant(joined(" && ", lies), there, border, access.dtype)
 
     def _coordinate(self, axis: Term, size: str, offset: int, letters: str, mode: str) -> Term:
         if not offset:
@@ -270,6 +257,10 @@ class PixelEvaluation:
         if name not in self.indices:
             self.indices[name] = self.body.declare(kind, name, value)
         return self.indices[name]
+
+
+def _or_constant(inside: Code, value: Code, border: Border, dtype: str) -> Code:
+    return cpp("{} ? {} : {}", inside, call(TYPES[dtype], value), constant(border.value, dtype))
 
 
 def tile_holds(tile: SharedTile, window: tuple[int, int, int, int], mode: str, shape: ThreadRectangle) -> bool:

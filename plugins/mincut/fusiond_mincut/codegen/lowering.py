@@ -219,10 +219,7 @@ class StageFunctions:
 
     def _call_passes(self, body: Statements) -> None:
         """One pass for every image of a plane of images that the tiles of the block reach, but its own."""
-        reach = Halo()
-        for loops in self.layout.passes:
-            for loop in loops:
-                reach = reach.union(loop.halo)
+        reach = Halo.around(loop.halo for loops in self.layout.passes for loop in loops)
         body.comment("What repeats is computed on the far side of the image, with the block moved there.")
         body.line(f"const int left = x0 < {reach.left} ? ({reach.left} - x0 + width - 1) / width : 0;")
         body.line(f"const int above = y0 < {reach.up} ? ({reach.up} - y0 + height - 1) / height : 0;")

@@ -13,7 +13,6 @@ pixel that a fusion saves. What the arithmetic programs take beyond their loads 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from fusiond.model.nouns import DeviceLimits
 from fusiond.model.program import EQUAL, Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
@@ -46,67 +45,45 @@ _BODIES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeKind:
-    name: str
-    key: str
-    pixels: int
-
-
 def pixels(limits: DeviceLimits) -> int:
     """As many as keep the device busy; few where the processor emulates it."""
     return 1 << 22 if limits.registers_per_sm > 0 else 1 << 13
 
 
-def kinds(limits: DeviceLimits) -> tuple[ProbeKind, ...]:
-    count = pixels(limits)
-    return tuple(ProbeKind(name=name, key=f"mincut-{name}-{count}-v{VERSION}", pixels=count) for name in _BODIES)
+def keys(limits: DeviceLimits) -> dict[str, str]:
+    """Probe -> the key of its answer."""
+    return {name: f"mincut-{name}-{pixels(limits)}-v{VERSION}" for name in _BODIES}
 
 
 def probes(limits: DeviceLimits) -> tuple[Probe, ...]:
-    return tuple(Probe(key=kind.key, program=_program(kind)) for kind in kinds(limits))
+    return tuple(Probe(key=key, program=_program(name, pixels(limits))) for name, key in keys(limits).items())
 
 
-def _program(kind: ProbeKind) -> Program:
-    entry = f"probe_{kind.name}"
-    launched = kind.pixels if kind.name != "launch" else THREADS
+def _program(name: str, count: int) -> Program:
+    entry = f"probe_{name}"
+    launched = count if name != "launch" else THREADS
     text = (
-        f"// A probe of the device: {kind.name}. Written by fusiond.\n"
-        f"constexpr int ROUNDS = {ROUNDS[kind.name]};\n\n"
+        f"// A probe of the device: {name}. Written by fusiond.\n"
+        f"constexpr int ROUNDS = {ROUNDS[name]};\n\n"
         f'extern "C" __global__ void {entry}(const int* __restrict__ in, int* __restrict__ out, int count)\n'
         "{\n"
         f"    const int i = blockIdx.x * {THREADS} + threadIdx.x;\n"
-        f"    if (i >= count) return;  // count is a multiple of the block\n{_BODIES[kind.name]}\n"
+        f"    if (i >= count) return;  // count is a multiple of the block\n{_BODIES[name]}\n"
         "}\n"
     )
     return Program(
-        name=f"probe {kind.name}",
+        name=f"probe {name}",
         buffers=(
-            Buffer(
-                name="in",
-                dtype="int32",
-                elements=kind.pixels,
-                role=Role.INPUT,
-                fill=Fill(kind="integers", low=0, high=65535),
-            ),
-            Buffer(
-                name="out", dtype="int32", elements=kind.pixels,
-                role=Role.SCRATCH if kind.name == "launch" else Role.OUTPUT, compare=EQUAL,
-            ),
+            Buffer(name="in", dtype="int32", elements=count, role=Role.INPUT,
+                   fill=Fill(kind="integers", low=0, high=65535)),
+            Buffer(name="out", dtype="int32", elements=count, compare=EQUAL,
+                   role=Role.SCRATCH if name == "launch" else Role.OUTPUT),
         ),
         sources=(Source(name=entry, text=text, entries=(entry,)),),
         steps=(
             Launch(
-                name=entry,
-                source=entry,
-                entry=entry,
-                grid=(launched // THREADS, 1, 1),
-                block=(THREADS, 1, 1),
-                arguments=(
-                    Pointer(buffer="in"),
-                    Pointer(buffer="out"),
-                    Scalar(dtype="int32", value=kind.pixels),
-                ),
+                name=entry, source=entry, entry=entry, grid=(launched // THREADS, 1, 1), block=(THREADS, 1, 1),
+                arguments=(Pointer(buffer="in"), Pointer(buffer="out"), Scalar(dtype="int32", value=count)),
             ),
         ),
     )  # fmt: skip
@@ -115,11 +92,11 @@ def _program(kind: ProbeKind) -> Program:
 def calibrated(limits: DeviceLimits, known: Mapping[str, object], image_pixels: int) -> BenefitModel | None:
     """The model with this device's constants, for images of so many pixels; None until all probes are answered."""
     spent: dict[str, float] = {}
-    for kind in kinds(limits):
-        found = known.get(kind.key)
+    for name, key in keys(limits).items():
+        found = known.get(key)
         if not isinstance(found, float | int):
             return None
-        spent[kind.name] = float(found) * 1000.0
+        spent[name] = float(found) * 1000.0
     count = pixels(limits)
     copy = spent["copy"]
 

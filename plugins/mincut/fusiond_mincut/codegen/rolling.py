@@ -34,7 +34,7 @@ from fusiond_mincut.codegen.stages import STORED, TYPES, image_of, pixels, stage
 from fusiond_mincut.codegen.strips import Held, Strip, chunk
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import PixelAccess
-from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
+from fusiond_mincut.frontend.graph import Halo, ImageKernel, Pipeline
 
 MOST_UNROLLED = 1200  #: Operations of a loop over the rows that is unrolled: code beyond it is too large for the caches
 MOST_TURN = 6000  #: The same of one turn of the rings: without it every row moves all that a lane keeps
@@ -63,8 +63,7 @@ _WORDS = {8: "uint2", 16: "uint4"}  #: By bytes
 def text(pipeline: Pipeline, block: KernelBlock, made: Strip, functions: StageFunctions, apart: Collection[str]) -> str:
     """The function `strip`, and what it calls, with the parameters of the other ways (`functions`). Stages that `apart`
     names have functions that end with `_strip`."""
-    reach = [max((getattr(each.halo, side) for each in made.held.values()), default=0)
-             for side in ("left", "right", "up", "down")]  # fmt: skip
+    reach = Halo.around(each.halo for each in made.held.values())
     body = Statements()
     _places(body, made, reach)
     for each in made.held.values():
@@ -98,8 +97,7 @@ def text(pipeline: Pipeline, block: KernelBlock, made: Strip, functions: StageFu
     return "\n".join([*_helpers(block, made), strip])
 
 
-def _places(body: Statements, made: Strip, reach: list[int]) -> None:
-    left, right, up, down = reach
+def _places(body: Statements, made: Strip, reach: Halo) -> None:
     lane = f"((int)threadIdx.x - {made.first_lane})" if made.first_lane else "(int)threadIdx.x"
     across = f" * {made.across}" if made.across > 1 else ""
     body.line(f"const int x = x0 + {lane}{across}, y = y0 + (int)threadIdx.y * {made.rows};")
@@ -110,8 +108,8 @@ def _places(body: Statements, made: Strip, reach: list[int]) -> None:
     body.line(f"bool kept[{made.across}];  // whether the column is stored here, not by the frame")
     loop = body.block(f"#pragma unroll\nfor (int p = 0; p < {made.across}; ++p)")
     loop.line("columns[p] = min(max(x + p, 0), width - 1);")
-    loop.line(f"kept[p] = stores && x + p >= {left} && x + p < width - {right};")
-    body.line(f"const int top = {up}, bottom = height - {down};  // rows that are stored here")
+    loop.line(f"kept[p] = stores && x + p >= {reach.left} && x + p < width - {reach.right};")
+    body.line(f"const int top = {reach.up}, bottom = height - {reach.down};  // rows that are stored here")
 
 
 def _unrolled(pipeline: Pipeline, block: KernelBlock, made: Strip) -> int:
@@ -294,7 +292,7 @@ def _shuffle(side: str, kind: str) -> str:
 
 def _loader(dtype: str, count: int) -> str:
     kind, vector = TYPES[dtype], _VECTORS[dtype]
-    head = f"__device__ __forceinline__ void load_{vector}{count}({kind}* to, const {STORED[dtype]}* from)"
+    head = f"__device__ __forceinline__ void load_{vector}{count}"
     body = Statements()
     if count == 1:
         body.line("to[0] = *from;")
@@ -302,21 +300,19 @@ def _loader(dtype: str, count: int) -> str:
         words, each = _WORDS[count * DTYPES[dtype].bytes], 4 // DTYPES[dtype].bytes
         body.line(f"const {words} v = *reinterpret_cast<const {words}*>(from);")
         parts = [f"v.{'xyzw'[i // each]} >> {i % each * 32 // each}" for i in range(count)]
-        if dtype == "float16":
-            body.lines(*(f"to[{i}] = __ushort_as_half((ushort)({part}));" for i, part in enumerate(parts)))
-        else:
-            body.lines(*(f"to[{i}] = ({kind})({part});" for i, part in enumerate(parts)))
+        convert = "__ushort_as_half((ushort)({}))" if dtype == "float16" else f"({kind})({{}})"
+        body.lines(*(f"to[{i}] = {convert.format(part)};" for i, part in enumerate(parts)))
     else:
         vector = "ushort" if dtype == "float16" else vector
         body.line(f"const {vector}{count} v = *reinterpret_cast<const {vector}{count}*>(from);")
         convert = "__ushort_as_half({})" if dtype == "float16" else "{}"
         body.lines(*(f"to[{i}] = {convert.format('v.' + 'xyzw'[i])};" for i in range(count)))
-    return "\n".join([head, "{", *(f"    {each}" for each in body.printed()), "}", ""])
+    return function(head, (f"{kind}* to", f"const {STORED[dtype]}* from"), body)
 
 
 def _storer(dtype: str, count: int) -> str:
     kind, vector, stored = TYPES[dtype], _VECTORS[dtype], STORED[dtype]
-    head = f"__device__ __forceinline__ void store_{vector}{count}({stored}* to, const {kind}* from)"
+    head = f"__device__ __forceinline__ void store_{vector}{count}"
     body = Statements()
     if count == 1:
         body.line(f"*to = ({stored})from[0];")
@@ -333,4 +329,4 @@ def _storer(dtype: str, count: int) -> str:
         own = "__half_as_ushort(from[{}])" if dtype == "float16" else f"({stored})from[{{}}]"
         given, vector = ", ".join(own.format(i) for i in range(count)), "ushort" if dtype == "float16" else vector
         body.line(f"*reinterpret_cast<{vector}{count}*>(to) = make_{vector}{count}({given});")
-    return "\n".join([head, "{", *(f"    {each}" for each in body.printed()), "}", ""])
+    return function(head, (f"{stored}* to", f"const {kind}* from"), body)

@@ -14,6 +14,8 @@ a constant, a row outside is one of constants, and the constant of what is compu
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 from dataclasses import dataclass, field
 
@@ -115,17 +117,17 @@ class _Split:
         columns, rows = sorted({dx for dx, _ in window}), sorted({dy for _, dy in window})
         if len(window) != len(columns) * len(rows) or min(len(columns), len(rows)) < 2 or len(window) < self.least:
             return None
-        body = _chain(expr.function, [_read(source, dx, dtype) for dx in columns])
+        join = functools.partial(tree.call, expr.function)
+        body = functools.reduce(join, [_read(source, dx, dtype) for dx in columns])
         across = self._across(source, expr.function, body, 1)
-        return _chain(expr.function, [PixelAccess(across, 0, dy, source[1], dtype) for dy in rows])
+        below: list[Expr] = [PixelAccess(across, 0, dy, source[1], dtype) for dy in rows]
+        return functools.reduce(join, below)
 
     def _across(self, source: Source, kind: str, body: Expr, weight: Number) -> str:
         """The name of the stage that computes `body`, of one image across; of constants it gives `weight` times one."""
         key = (source, kind, body)
         if key not in self.made:
-            stem = f"{self.kernel.name}_across"
-            name = next(f"{stem}{n or ''}" for n in range(len(self.taken) + 2) if f"{stem}{n or ''}" not in self.taken)
-            self.taken.add(name)
+            name = free_name(f"{self.kernel.name}_across", self.taken)
             reach = max(abs(each.dx) for each in tree.accesses(body))
             self.made[key] = ImageKernel(
                 name=name,
@@ -142,6 +144,13 @@ class _Split:
             wrapped = (int(value) + _MODULUS // 2) % _MODULUS - _MODULUS // 2 if body.dtype == "int32" else value
             self.borders[name] = dataclasses.replace(border, value=wrapped)
         return self.made[key].name
+
+
+def free_name(stem: str, taken: set[str]) -> str:
+    """The stem, with the least number behind it that makes a new name; from now on that is taken."""
+    name = next(each for n in itertools.count() if (each := f"{stem}{n or ''}") not in taken)
+    taken.add(name)
+    return name
 
 
 def _read(source: Source, dx: int, dtype: str, dy: int = 0) -> Expr:
@@ -233,11 +242,4 @@ def _weighted(terms: list[tuple[Expr, Number]], dtype: str) -> Expr:
         else:
             total = tree.binary("+" if by > 0 else "-", total, scaled)
     assert total is not None
-    return total
-
-
-def _chain(function: str, terms: list[Expr]) -> Expr:
-    total = terms[0]
-    for each in terms[1:]:
-        total = tree.call(function, total, each)
     return total

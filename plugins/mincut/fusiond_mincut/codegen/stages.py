@@ -102,7 +102,8 @@ def types(pipeline: Pipeline, kernels: Iterable[str]) -> tuple[str, str]:
     """The text of the integer types that some kernels need, those of 8 and of 32 bits."""
     images = {each for name in kernels for each in (name, *pipeline.kernel(name).reads)}
     held = {pipeline.images[name].dtype for name in images}
-    held |= {each.dtype for name in kernels for body in pipeline.kernel(name).bodies for each in tree.walk(body)}
+    nodes = [each for name in kernels for body in pipeline.kernel(name).bodies for each in tree.walk(body)]
+    held |= {each.dtype for each in nodes}
     wide = "".join(
         f"    __device__ __forceinline__ explicit operator {name}() const {{ return ({name})v; }}\n"
         for dtype, name in _SHORTS.items()
@@ -110,8 +111,7 @@ def types(pipeline: Pipeline, kernels: Iterable[str]) -> tuple[str, str]:
     )
     small = UCHAR + ("typedef unsigned short ushort;\n" if held & {"uint16", "float16"} else "")
     small = "#include <cuda_fp16.h>\n" * ("float16" in held) + small
-    called = {each.function for name in kernels for body in pipeline.kernel(name).bodies for each in tree.walk(body)
-              if isinstance(each, FunctionCall)}  # fmt: skip
+    called = {each.function for each in nodes if isinstance(each, FunctionCall)}
     extremes = "".join(
         f"template <class T> __device__ __forceinline__ T {name}(T a, T b) {{ return a != a || a {sign} b ? a : b; }}\n"
         for name, sign in (("minimum", "<"), ("maximum", ">"))

@@ -83,27 +83,23 @@ class Strip:
 def strip(pipeline: Pipeline, block: KernelBlock, *, across: int, rows: int, warps: int) -> Strip:
     """How the warps of `block` run over the image. `pipeline` may hold stages that others were split into."""
     needed = {name: Halo() for name in block.kernels} | halos(pipeline, block)
-    depth: dict[str, int] = dict.fromkeys(needed, 1)
-    left: dict[str, int] = dict.fromkeys(needed, 0)
-    right: dict[str, int] = dict.fromkeys(needed, 0)
+    depth = dict.fromkeys(needed, 1)
+    beside = dict.fromkeys(needed, Halo())
     for name in block.kernels:
         kernel = pipeline.kernel(name)
         for each in kernel.accesses:
             if each.image in needed:
                 behind = needed[each.image].down - needed[name].down - each.dy
                 depth[each.image] = max(depth[each.image], behind + 1)
-                left[each.image] = max(left[each.image], -each.dx)
-                right[each.image] = max(right[each.image], each.dx)
+                beside[each.image] = beside[each.image].union(kernel.window(each.image))
     read = [name for name in block.inputs if name in needed]
-    lost = [
-        -(-max((getattr(each, side) for each in needed.values()), default=0) // across) for side in ("left", "right")
-    ]
+    reach = Halo.around(needed.values())
     return Strip(
         across=across,
         rows=rows,
         warps=warps,
-        first_lane=lost[0],
-        last_lane=LANES - 1 - lost[1],
+        first_lane=-(-reach.left // across),
+        last_lane=LANES - 1 - -(-reach.right // across),
         held={
             name: Held(
                 name=name,
@@ -111,8 +107,8 @@ def strip(pipeline: Pipeline, block: KernelBlock, *, across: int, rows: int, war
                 channels=pipeline.images[name].channels,
                 halo=needed[name],
                 depth=depth[name],
-                left=left[name],
-                right=right[name],
+                left=beside[name].left,
+                right=beside[name].right,
             )
             for name in (*read, *block.kernels)
         },

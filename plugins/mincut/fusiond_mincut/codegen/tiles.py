@@ -92,10 +92,7 @@ class TileLayout:
     @property
     def reach(self) -> Halo:
         """The sum of the radii: how far from its own rectangle a block of threads reads anything."""
-        total = Halo()
-        for halo in self.halos.values():
-            total = total.union(halo)
-        return total
+        return Halo.around(self.halos.values())
 
 
 LOCAL = ("tile", "recompute", "mixed")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from fusiond.model.language.dtypes import DTYPES
 from fusiond_mincut.analysis.blocks import KernelBlock
-from fusiond_mincut.codegen.separation import Number, Source, Taps, gathered, linear
+from fusiond_mincut.codegen.separation import Number, Source, Taps, free_name, gathered, linear
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import BinaryOperation, Expr, FunctionCall, PixelAccess
 from fusiond_mincut.frontend.graph import ImageKernel, Pipeline
@@ -101,21 +101,11 @@ class _Finder:
             return None
         left, up = min(dx for dx, _ in taps), min(dy for _, dy in taps)
         width, height = max(dx for dx, _ in taps) - left + 1, max(dy for _, dy in taps) - up + 1
-        stem = f"{self.kernel}_{kind}"
-        name = next(f"{stem}{n or ''}" for n in range(len(self.taken) + 2) if f"{stem}{n or ''}" not in self.taken)
-        self.taken.add(name)
+        factors = tuple(taps.get((left + i, up + j), 0) for j in range(height) for i in range(width))
         return Window(
-            name=name,
-            kind=kind,
-            dtype=dtype,
-            image=source[0],
-            channel=source[1],
-            left=left,
-            up=up,
-            width=width,
-            height=height,
-            factors=tuple(taps.get((left + i, up + j), 0) for j in range(height) for i in range(width)),
-        )
+            name=free_name(f"{self.kernel}_{kind}", self.taken), kind=kind, dtype=dtype, image=source[0],
+            channel=source[1], left=left, up=up, width=width, height=height, factors=factors,
+        )  # fmt: skip
 
 
 def _row_by_row(expr: Expr) -> bool:
@@ -171,9 +161,7 @@ def staged(pipeline: Pipeline, block: KernelBlock, width: int, height: int) -> t
                 if image.single or name in kernel.fetched or large:
                     continue
                 if name not in copies:
-                    stem = f"{name}_staged"
-                    own = next(f"{stem}{n or ''}" for n in range(len(taken) + 2) if f"{stem}{n or ''}" not in taken)
-                    taken.add(own)
+                    own = free_name(f"{name}_staged", taken)
                     body = PixelAccess(name, 0, 0, None, image.dtype)
                     copies[name] = ImageKernel(
                         name=own, pattern="point", bodies=(body,), dtype=image.dtype, channels=image.channels,

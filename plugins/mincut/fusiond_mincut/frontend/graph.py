@@ -40,7 +40,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import NamedTuple, TypeVar, cast
 
 from fusiond.model.language.extents import least, most
@@ -164,6 +164,10 @@ class Halo(NamedTuple):
 
     def union(self, other: Halo) -> Halo:
         return Halo(*map(max, self, other))
+
+    @staticmethod
+    def around(halos: Iterable[Halo]) -> Halo:
+        return reduce(Halo.union, halos, Halo())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,15 +316,16 @@ class Pipeline:
     @cached_property
     def producers(self) -> Mapping[str, tuple[str, ...]]:
         """Kernel -> the kernels whose images it reads, in topological order."""
-        return {
-            each.name: tuple(sorted((name for name in each.reads if name in self._kernels), key=self.position.get))  # type: ignore[arg-type]
-            for each in self.kernels
-        }
+        return {each.name: self.ordered(name for name in each.reads if name in self._kernels) for each in self.kernels}
 
     @cached_property
     def edges(self) -> tuple[tuple[str, str], ...]:
         """(producer, consumer), ordered by the consumer and then by the producer in topological order."""
         return tuple((producer, each.name) for each in self.kernels for producer in self.producers[each.name])
+
+    def ordered(self, kernels: Iterable[str]) -> tuple[str, ...]:
+        """Kernels by name, each once, in topological order."""
+        return tuple(sorted(set(kernels), key=self.position.__getitem__))
 
     def kernel(self, name: str) -> ImageKernel:
         """The kernel of that name; KeyError when it does not exist."""
@@ -332,7 +337,7 @@ class Pipeline:
 
 def part(pipeline: Pipeline, kernels: Iterable[str], outputs: Iterable[str]) -> Pipeline:
     """Some kernels as a pipeline of their own: what they read from outside is its input."""
-    inside = sorted(set(kernels), key=pipeline.position.__getitem__)
+    inside = pipeline.ordered(kernels)
     members = tuple(pipeline.kernel(name) for name in inside)
     read = sorted({image for each in members for image in each.reads} - set(inside))
     given = {each.name: each for each in pipeline.inputs}
@@ -342,7 +347,7 @@ def part(pipeline: Pipeline, kernels: Iterable[str], outputs: Iterable[str]) -> 
         width=pipeline.width,
         height=pipeline.height,
         inputs=tuple(given.get(name, made[name]) for name in read),
-        outputs=tuple(sorted(set(outputs), key=pipeline.position.__getitem__)),
+        outputs=pipeline.ordered(outputs),
         kernels=members,
         pitched=pipeline.pitched & {*read, *inside},
         accuracy=pipeline.accuracy,

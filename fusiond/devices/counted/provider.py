@@ -4,7 +4,6 @@ nvcc and g++ do, and are used only when named."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import fusiond
 from fusiond.build import gxx, nvcc, triton
@@ -15,19 +14,12 @@ from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.model.errors import UnknownName
 from fusiond.model.nouns import DeviceInfo, frozen
 from fusiond.model.outcomes import BuildFailed
-from fusiond.model.program import Program, Source, SourceKind
-
-if TYPE_CHECKING:  # see fusiond.devices.base
-    from fusiond.strategy import Facts
-
+from fusiond.model.program import Source, SourceKind
 
 _BOARDS = {
-    "a100": ("NVIDIA A100-SXM4-80GB", 80),
-    "h100": ("NVIDIA H100 80GB HBM3", 80),
-    "h200": ("NVIDIA H200", 141),
-    "l4": ("NVIDIA L4", 24),
-    "rtx4090": ("NVIDIA GeForce RTX 4090", 24),
-}
+    "a100": ("NVIDIA A100-SXM4-80GB", 80), "h100": ("NVIDIA H100 80GB HBM3", 80), "h200": ("NVIDIA H200", 141),
+    "l4": ("NVIDIA L4", 24), "rtx4090": ("NVIDIA GeForce RTX 4090", 24),
+}  # fmt: skip
 """What the driver calls each, and its memory in GB."""
 
 
@@ -38,7 +30,8 @@ class CountedProvider:
     shares_cores = False  #: Nothing is timed, so that whatever else the cores do makes no difference
 
     def __init__(self) -> None:
-        self._cpu, self._cuda = CpuProvider(), CudaProvider()
+        self._cpu, cuda = CpuProvider(), CudaProvider()
+        self.normalise, self.ptx, self.facts = cuda.normalise, cuda.ptx, cuda.facts  # as for a GPU that is here
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         if self.missing():
@@ -54,10 +47,6 @@ class CountedProvider:
     def missing(self) -> tuple[str, ...]:
         return tuple(f"counted: {line}" for line in (gxx.missing(), nvcc.missing()) if line is not None)
 
-    def normalise(self, program: Program) -> Program:
-        """As for a GPU that is here."""
-        return self._cuda.normalise(program)
-
     def build(self, source: Source, arch: str) -> Binary | BuildFailed:
         """What the processor runs; what nvcc refuses is refused."""
         if source.kind is not SourceKind.HOST:
@@ -66,14 +55,8 @@ class CountedProvider:
                 return built
         return self._cpu.build(source, arch)
 
-    def ptx(self, source: Source, arch: str) -> str | None:
-        return self._cuda.ptx(source, arch)
-
     def sanitize(self, bundle: Path, device: str) -> tuple[str, ...]:
         return self._cpu.sanitize(bundle, "cpu")
-
-    def facts(self, arch: str) -> Facts:
-        return self._cuda.facts(arch)
 
     def executor(self, name: str) -> Executor:
         from fusiond.devices.counted.executor import CountedExecutor  # the child's alone: it loads the interpreter

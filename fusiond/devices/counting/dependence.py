@@ -237,12 +237,8 @@ def needs(program: Program, of_launch: Callable[[Launch], tuple[PtxKernel, Mappi
             needed |= {arenas[source] for source, target in step.messages if arenas[target] in needed}
         elif isinstance(step, HostCall):
             needed |= {arenas[each] for each in step.touched}
-    return Needs(
-        whole=whole,
-        buffers=frozenset(name for name, arena in arenas.items() if arena in needed),
-        steered=frozenset(steered),
-        touched=touched,
-    )
+    buffers = frozenset(name for name, arena in arenas.items() if arena in needed)
+    return Needs(whole=whole, buffers=buffers, steered=frozenset(steered), touched=touched)
 
 
 def _behind(kernel: PtxKernel, step: Launch, arenas: Mapping[str, str]) -> dict[str, set[str]]:

@@ -121,18 +121,9 @@ class LoadedPtx:
         return self._codes[kernel]
 
     def launch(
-        self,
-        kernel: str,
-        shape: CountedShape,
-        arguments: Sequence[bytes],
-        memory: Sequence[NDArray[np.uint8]],
-        cache: Cache,
-        gpu: Gpu,
-        *,
-        registers: int = 0,
-        barriers: int = 0,
-        limits: CountLimits = CountLimits(),
-    ) -> LaunchCounts:
+        self, kernel: str, shape: CountedShape, arguments: Sequence[bytes], memory: Sequence[NDArray[np.uint8]],
+        cache: Cache, gpu: Gpu, *, registers: int = 0, barriers: int = 0, limits: CountLimits = CountLimits()
+    ) -> LaunchCounts:  # fmt: skip
         """Run a kernel. `arguments` are the bytes of its parameters, `memory` all that it may touch beside the
         module's own variables; `registers` (0: not asked) and `barriers` are what ptxas says of it. CountError when
         the arguments are not those of the kernel."""

@@ -26,7 +26,7 @@ from fusiond.devices.compare import compare
 from fusiond.devices.counting.kernels import CountError
 from fusiond.devices.counting.run import count
 from fusiond.model.errors import DeviceError, FusiondError
-from fusiond.model.program import Program, SourceKind, replace_sources
+from fusiond.model.program import Program, Source, SourceKind, replace_sources
 from fusiond.model.system import children, faults
 
 _FEW = 1e-3  #: Of the elements of an output
@@ -44,23 +44,18 @@ class Judged:
         return {True: "agrees", False: f"differs: {self.detail}", None: f"not judged: {self.detail}"}[self.agrees]
 
 
+def _uncontracted(each: Source) -> Source:
+    return each if each.kind is SourceKind.HOST else dataclasses.replace(each, flags=(*each.flags, "-fmad=false"))
+
+
 def judge(
-    program: Program,
-    outputs: Mapping[str, NDArray[Any]],
-    *,
-    seed: int = 0,
-    host: Mapping[str, Path] | None = None,
-    fmad: bool = True,
-) -> Judged:
+    program: Program, outputs: Mapping[str, NDArray[Any]], *, seed: int = 0, host: Mapping[str, Path] | None = None,
+    fmad: bool = True
+) -> Judged:  # fmt: skip
     """Compare a device's outputs, on the data of that seed, with those of the PTX. Without `fmad` nvcc contracts no
     multiplication and addition, as the cpu device does not."""
     if not fmad:
-        program = replace_sources(
-            program,
-            lambda each: (
-                each if each.kind is SourceKind.HOST else dataclasses.replace(each, flags=(*each.flags, "-fmad=false"))
-            ),
-        )
+        program = replace_sources(program, _uncontracted)
     try:
         found = count(program, seed=seed, host=host, budget=None, assembled=False)
     except (CountError, DeviceError) as problem:

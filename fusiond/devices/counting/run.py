@@ -119,16 +119,10 @@ class Counted:
 
 
 def count(
-    program: Program,
-    *,
-    label: str = "native",
-    gpu: Gpu = H100,
-    seed: int = 0,
-    host: Mapping[str, Path] | None = None,
-    cache: BuildCache | None = None,
-    budget: int | None = BUDGET,
-    assembled: bool = True,
-) -> Counted:
+    program: Program, *, label: str = "native", gpu: Gpu = H100, seed: int = 0,
+    host: Mapping[str, Path] | None = None, cache: BuildCache | None = None, budget: int | None = BUDGET,
+    assembled: bool = True
+) -> Counted:  # fmt: skip
     """Run a Program's steps in their listed order. `host` has built host sources; others are built. A launch that fails
     ends the run: its row says why, and the rows behind it that they were not run. Launches of more instructions of
     warps than `budget` are sampled, where nothing goes by their results; None: everything is run whole. Of PTX that no
@@ -143,16 +137,9 @@ def count(
 
 class _Run:
     def __init__(
-        self,
-        program: Program,
-        label: str,
-        gpu: Gpu,
-        seed: int,
-        host: Mapping[str, Path],
-        cache: BuildCache | None,
-        budget: int | None,
-        assembled: bool,
-    ) -> None:
+        self, program: Program, label: str, gpu: Gpu, seed: int, host: Mapping[str, Path], cache: BuildCache | None,
+        budget: int | None, assembled: bool
+    ) -> None:  # fmt: skip
         self._program, self._label, self._gpu, self._budget = program, label, gpu, budget
         self._library = library.load(cache=cache)
         self._units: dict[str, LoadedPtx] = {}

@@ -97,11 +97,9 @@ class Fault:
 
 class _Entry(ctypes.Structure):
     _fields_ = (
-        ("run", ctypes.c_void_p),
-        ("module", ctypes.c_void_p),
-        ("argument_count", ctypes.c_uint32),
+        ("run", ctypes.c_void_p), ("module", ctypes.c_void_p), ("argument_count", ctypes.c_uint32),
         ("argument_bytes", ctypes.POINTER(ctypes.c_uint32)),
-    )
+    )  # fmt: skip
 
 
 class _Symbol(ctypes.Structure):
@@ -207,11 +205,9 @@ class Runtime:
         if report.code == 0:
             return Finished(elapsed_ns=report.elapsed_ns, switches=report.switches)
         return Fault(
-            kind=FaultKind(report.code),
-            text=report.text.decode(errors="replace"),
-            block=_dim3(report.block),
+            kind=FaultKind(report.code), text=report.text.decode(errors="replace"), block=_dim3(report.block),
             thread=_dim3(report.thread) if report.has_thread else None,
-        )
+        )  # fmt: skip
 
 
 class Packed(Protocol):

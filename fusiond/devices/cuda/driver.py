@@ -66,11 +66,9 @@ class _CopyAttributes(ctypes.Structure):
     """CUmemcpyAttributes: source access order, two locations (type, id), flags."""
 
     _fields_ = (
-        ("source_access_order", c_int),
-        ("source_location", c_int * 2),
-        ("target_location", c_int * 2),
+        ("source_access_order", c_int), ("source_location", c_int * 2), ("target_location", c_int * 2),
         ("flags", c_uint),
-    )
+    )  # fmt: skip
 
 
 _IN_STREAM_ORDER = 1
@@ -78,53 +76,32 @@ THE_HOST = -1  #: CU_DEVICE_CPU: where managed memory is prefetched to that is w
 _CAPTURE_THREAD_LOCAL = 1
 
 _BATCH = (
-    *(POINTER(c_ulonglong),) * 2,
-    POINTER(c_size_t),
-    c_size_t,
-    POINTER(_CopyAttributes),
-    POINTER(c_size_t),
-    c_size_t,
-)
+    *(POINTER(c_ulonglong),) * 2, POINTER(c_size_t), c_size_t, POINTER(_CopyAttributes), POINTER(c_size_t), c_size_t,
+)  # fmt: skip
 # Handles are pointers, and device pointers are 64 bits: both as c_ulonglong would work, but None means a null handle.
 _SIGNATURES: dict[str, tuple[object, ...]] = {
-    "cuInit": (c_uint,),
-    "cuDriverGetVersion": (POINTER(c_int),),
-    "cuDeviceGetCount": (POINTER(c_int),),
-    "cuDeviceGet": (POINTER(c_int), c_int),
-    "cuDeviceGetName": (c_char_p, c_int, c_int),
-    "cuDeviceGetUuid_v2": (c_char_p, c_int),
-    "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int),
-    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
-    "cuGetErrorName": (c_int, POINTER(c_char_p)),
-    "cuGetErrorString": (c_int, POINTER(c_char_p)),
-    "cuStreamBeginCapture_v2": (c_void_p, c_int),
+    "cuInit": (c_uint,), "cuDriverGetVersion": (POINTER(c_int),), "cuDeviceGetCount": (POINTER(c_int),),
+    "cuDeviceGet": (POINTER(c_int), c_int), "cuDeviceGetName": (c_char_p, c_int, c_int),
+    "cuDeviceGetUuid_v2": (c_char_p, c_int), "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int),
+    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int), "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuGetErrorString": (c_int, POINTER(c_char_p)), "cuStreamBeginCapture_v2": (c_void_p, c_int),
     "cuStreamEndCapture": (c_void_p, POINTER(c_void_p)),
-    "cuGraphInstantiateWithFlags": (POINTER(c_void_p), c_void_p, c_ulonglong),
-    "cuGraphLaunch": (c_void_p, c_void_p),
-    "cuGraphExecDestroy": (c_void_p,),
-    "cuGraphDestroy": (c_void_p,),
-    "cuMemAllocAsync": (POINTER(c_ulonglong), c_size_t, c_void_p),
-    "cuMemFreeAsync": (c_ulonglong, c_void_p),
-    "cuMemFreeHost": (c_void_p,),
-    "cuMemPrefetchAsync": (c_ulonglong, c_size_t, c_int, c_void_p),
-    "cuCtxGetDevice": (POINTER(c_int),),
-    "cuCtxGetCurrent": (POINTER(c_void_p),),
-    "cuMemFree_v2": (c_ulonglong,),
-    "cuEventCreate": (POINTER(c_void_p), c_uint),
-    "cuEventDestroy_v2": (c_void_p,),
-    "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
-    "cuModuleUnload": (c_void_p,),
+    "cuGraphInstantiateWithFlags": (POINTER(c_void_p), c_void_p, c_ulonglong), "cuGraphLaunch": (c_void_p, c_void_p),
+    "cuGraphExecDestroy": (c_void_p,), "cuGraphDestroy": (c_void_p,),
+    "cuMemAllocAsync": (POINTER(c_ulonglong), c_size_t, c_void_p), "cuMemFreeAsync": (c_ulonglong, c_void_p),
+    "cuMemFreeHost": (c_void_p,), "cuMemPrefetchAsync": (c_ulonglong, c_size_t, c_int, c_void_p),
+    "cuCtxGetDevice": (POINTER(c_int),), "cuCtxGetCurrent": (POINTER(c_void_p),), "cuMemFree_v2": (c_ulonglong,),
+    "cuEventCreate": (POINTER(c_void_p), c_uint), "cuEventDestroy_v2": (c_void_p,),
+    "cuModuleLoadData": (POINTER(c_void_p), c_char_p), "cuModuleUnload": (c_void_p,),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "cuModuleGetGlobal_v2": (POINTER(c_ulonglong), POINTER(c_size_t), c_void_p, c_char_p),
-    "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
-    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p), "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (POINTER(c_int), c_void_p, c_int, c_size_t),
     "cuMemsetD8Async": (c_ulonglong, c_ubyte, c_size_t, c_void_p),
     "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, POINTER(c_void_p), c_void_p),
     "cuLaunchCooperativeKernel": (c_void_p, *(c_uint,) * 7, c_void_p, POINTER(c_void_p)),
-    "cuMemcpyBatchAsync": (*_BATCH, POINTER(c_size_t), c_void_p),
-    "cuMemcpyBatchAsync_v2": (*_BATCH, c_void_p),
-}
+    "cuMemcpyBatchAsync": (*_BATCH, POINTER(c_size_t), c_void_p), "cuMemcpyBatchAsync_v2": (*_BATCH, c_void_p),
+}  # fmt: skip
 
 
 class Driver:
@@ -283,58 +260,3 @@ class Driver:
             self.call("cuMemcpyBatchAsync_v2", *common, stream)
         else:
             self.call("cuMemcpyBatchAsync", *common, byref(c_size_t()), stream)
-
-    # --- kernels ----------------------------------------------------------------------------------------
-
-    def load_module(self, image: bytes) -> int:
-        module = c_void_p()
-        self.call("cuModuleLoadData", byref(module), image)
-        return module.value or 0
-
-    def unload_module(self, module: int) -> None:
-        self.call("cuModuleUnload", module)
-
-    def function(self, module: int, name: str) -> int:
-        """A kernel's handle."""
-        function = c_void_p()
-        self.call("cuModuleGetFunction", byref(function), module, name.encode())
-        return function.value or 0
-
-    def variable(self, module: int, name: str) -> tuple[int, int]:
-        """Address and size in bytes of a module's variable."""
-        address, size = c_ulonglong(), c_size_t()
-        self.call("cuModuleGetGlobal_v2", byref(address), byref(size), module, name.encode())
-        return address.value, size.value
-
-    def function_attribute(self, function: int, attribute: int) -> int:
-        value = c_int()
-        self.call("cuFuncGetAttribute", byref(value), attribute, function)
-        return value.value
-
-    def set_function_attribute(self, function: int, attribute: int, value: int) -> None:
-        self.call("cuFuncSetAttribute", function, attribute, value)
-
-    def resident_blocks(self, function: int, threads: int, dynamic_shared_bytes: int) -> int:
-        """How many blocks of a kernel one multiprocessor holds at once."""
-        blocks = c_int()
-        self.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", byref(blocks), function, threads, dynamic_shared_bytes)
-        return blocks.value
-
-    def launch(
-        self,
-        function: int,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        shared_bytes: int,
-        stream: int,
-        values: Sequence[int],
-        *,
-        cooperative: bool,
-    ) -> None:
-        """`values`: the address of each argument's value; they are read before this returns."""
-        places = (c_void_p * max(1, len(values)))(*values)
-        shape = (*grid, *block, shared_bytes)
-        if cooperative:
-            self.call("cuLaunchCooperativeKernel", function, *shape, stream, places)
-        else:
-            self.call("cuLaunchKernel", function, *shape, stream, places, None)

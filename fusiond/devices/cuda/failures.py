@@ -10,29 +10,24 @@ from fusiond.devices.cuda.driver import DriverError
 from fusiond.model.outcomes import Outcome
 
 # The driver's own texts (cuGetErrorString); PyCUDA's message is "cuLaunchKernel failed: TEXT".
-_MEANINGS: tuple[tuple[str, Outcome], ...] = (
-    ("launch timed out", Outcome.TIMED_OUT),
-    ("address space", Outcome.CRASHED),  # "operation not supported on global/shared address space"
-    ("illegal memory access", Outcome.CRASHED),
-    ("misaligned address", Outcome.CRASHED),
-    ("assert", Outcome.CRASHED),
-    ("illegal instruction", Outcome.CRASHED),
-    ("too many resources", Outcome.LAUNCH_REFUSED),
-    ("invalid argument", Outcome.LAUNCH_REFUSED),
-    ("invalid configuration", Outcome.LAUNCH_REFUSED),
-    ("out of memory", Outcome.LAUNCH_REFUSED),
-    ("too many blocks in cooperative launch", Outcome.LAUNCH_REFUSED),
-    ("no kernel image", Outcome.LAUNCH_REFUSED),
-    ("kernel image is invalid", Outcome.LAUNCH_REFUSED),
-    ("named symbol not found", Outcome.LAUNCH_REFUSED),
-    ("not supported", Outcome.LAUNCH_REFUSED),
-    ("capturing", Outcome.LAUNCH_REFUSED),
-)
+_MEANINGS: dict[Outcome, tuple[str, ...]] = {
+    Outcome.TIMED_OUT: ("launch timed out",),
+    Outcome.CRASHED: (
+        "address space",  # "operation not supported on global/shared address space"
+        "illegal memory access", "misaligned address", "assert", "illegal instruction",
+    ),
+    Outcome.LAUNCH_REFUSED: (
+        "too many resources", "invalid argument", "invalid configuration", "out of memory", "no kernel image",
+        "too many blocks in cooperative launch", "kernel image is invalid", "named symbol not found", "not supported",
+        "capturing",
+    ),
+}  # fmt: skip
 
 
 def outcome_of(text: str) -> Outcome:
     """What a driver's error text says about the candidate; whatever is not known has crashed."""
-    return next((outcome for words, outcome in _MEANINGS if words in text), Outcome.CRASHED)
+    found = (outcome for outcome, texts in _MEANINGS.items() if any(each in text for each in texts))
+    return next(found, Outcome.CRASHED)
 
 
 @contextlib.contextmanager

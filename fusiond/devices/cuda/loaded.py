@@ -64,14 +64,9 @@ class CudaProgram:
     """`fusiond.devices.base.Loaded` for a GPU."""
 
     def __init__(
-        self,
-        cuda: Any,
-        driver: Driver,
-        limits: DeviceLimits,
-        spans: Spans,
-        program: Program,
-        binaries: Mapping[str, Path],
-    ) -> None:
+        self, cuda: Any, driver: Driver, limits: DeviceLimits, spans: Spans, program: Program,
+        binaries: Mapping[str, Path]
+    ) -> None:  # fmt: skip
         self.program = program
         self._cuda, self._driver, self._limits, self._spans = cuda, driver, limits, spans
         self.gate_failures = 0

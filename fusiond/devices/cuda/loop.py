@@ -66,16 +66,10 @@ class TimedLoop:
     """The steps of one Program as the C loop takes them. Close it before the memory is freed."""
 
     def __init__(
-        self,
-        library: ctypes.CDLL,
-        driver: Driver,
-        program: Program,
-        memory: ProgramMemory,
-        kernels: Mapping[str, int],
-        hosts: Mapping[str, HostFunctions],
-        streams: Sequence[int],
-        numbers: Mapping[int, int],
-    ) -> None:
+        self, library: ctypes.CDLL, driver: Driver, program: Program, memory: ProgramMemory,
+        kernels: Mapping[str, int], hosts: Mapping[str, HostFunctions], streams: Sequence[int],
+        numbers: Mapping[int, int]
+    ) -> None:  # fmt: skip
         """`kernels`: step name -> function handle; `streams`: handles; `numbers`: a step's stream -> index in
         `streams`."""
         self._driver = driver
@@ -143,13 +137,9 @@ class TimedLoop:
             base.value = 0
 
     def _step(
-        self,
-        step: Step,
-        kernels: Mapping[str, int],
-        hosts: Mapping[str, HostFunctions],
-        numbers: Mapping[int, int],
-        by_name: Mapping[str, Step],
-    ) -> _Step:
+        self, step: Step, kernels: Mapping[str, int], hosts: Mapping[str, HostFunctions], numbers: Mapping[int, int],
+        by_name: Mapping[str, Step]
+    ) -> _Step:  # fmt: skip
         made = _Step(stream=numbers[step.stream], done=self._events.get(step.name))
         waits = [self._events[name] for name in step.after if by_name[name].stream != step.stream]
         made.waits, made.events = len(waits), self._array(waits)

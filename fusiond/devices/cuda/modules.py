@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from ctypes import byref, c_int, c_size_t, c_ulonglong, c_void_p
 from typing import Any
 
 from fusiond.devices.base import ExecutionError
@@ -16,17 +17,23 @@ class DriverModule:
     """What is loaded of one source."""
 
     def __init__(self, driver: Driver, image: bytes) -> None:
-        self._driver = driver
-        self._handle = driver.load_module(image)
+        self._driver, handle = driver, c_void_p()
+        driver.call("cuModuleLoadData", byref(handle), image)
+        self._handle = handle.value or 0
 
     def get_function(self, name: str) -> DriverFunction:
-        return DriverFunction(self._driver, self._driver.function(self._handle, name))
+        function = c_void_p()
+        self._driver.call("cuModuleGetFunction", byref(function), self._handle, name.encode())
+        return DriverFunction(self._driver, function.value or 0)
 
     def get_global(self, name: str) -> tuple[int, int]:
-        return self._driver.variable(self._handle, name)
+        """Address and size in bytes of a variable."""
+        address, size = c_ulonglong(), c_size_t()
+        self._driver.call("cuModuleGetGlobal_v2", byref(address), byref(size), self._handle, name.encode())
+        return address.value, size.value
 
     def unload(self) -> None:
-        self._driver.unload_module(self._handle)
+        self._driver.call("cuModuleUnload", self._handle)
 
 
 class DriverFunction:
@@ -37,28 +44,33 @@ class DriverFunction:
         self.handle = handle
 
     def get_attribute(self, attribute: Any) -> int:
-        return self._driver.function_attribute(self.handle, int(attribute))
+        value = c_int()
+        self._driver.call("cuFuncGetAttribute", byref(value), int(attribute), self.handle)
+        return value.value
 
     def set_attribute(self, attribute: Any, value: int) -> None:
-        self._driver.set_function_attribute(self.handle, int(attribute), value)
+        self._driver.call("cuFuncSetAttribute", self.handle, int(attribute), value)
 
     def check_residency(self, step: Launch, multiprocessors: int) -> None:
         """A grid whose blocks wait for each other must fit as a whole: ExecutionError where it does not."""
-        threads = step.block[0] * step.block[1] * step.block[2]
-        each = self._driver.resident_blocks(self.handle, threads, step.shared_bytes)
-        most, blocks = each * multiprocessors, step.grid[0] * step.grid[1] * step.grid[2]
+        threads, each = step.block[0] * step.block[1] * step.block[2], c_int()
+        ask = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        self._driver.call(ask, byref(each), self.handle, threads, step.shared_bytes)
+        most, blocks = each.value * multiprocessors, step.grid[0] * step.grid[1] * step.grid[2]
         if blocks > most:
             raise ExecutionError(
                 Outcome.LAUNCH_REFUSED,
                 f"step {step.name!r}: a cooperative grid of {blocks} blocks; {most} are resident at once"
-                f" ({each} on each of {multiprocessors} multiprocessors)",
+                f" ({each.value} on each of {multiprocessors} multiprocessors)",
             )
 
     def launch(self, step: Launch, entry: EntryName, packed: bytes, stream: int) -> None:
-        """`packed`: the argument buffer, laid out as `entry` says."""
+        """`packed`: the argument buffer, laid out as `entry` says; it is read before this returns."""
         data = ctypes.create_string_buffer(packed, max(1, len(packed)))
-        base = ctypes.addressof(data)
-        values = [base + each.offset_bytes for each in entry.parameters]
-        self._driver.launch(
-            self.handle, step.grid, step.block, step.shared_bytes, stream, values, cooperative=step.cooperative
-        )
+        base, count = ctypes.addressof(data), len(entry.parameters)
+        places = (c_void_p * max(1, count))(*(base + each.offset_bytes for each in entry.parameters))
+        given = (self.handle, *step.grid, *step.block, step.shared_bytes, stream, places)
+        if step.cooperative:
+            self._driver.call("cuLaunchCooperativeKernel", *given)
+        else:
+            self._driver.call("cuLaunchKernel", *given, None)

@@ -20,14 +20,10 @@ except ImportError:  # the extra is not installed
     pynvml = None
 
 _REASONS = {
-    # NVML's bit: the word in DeviceState.throttle. Idle and clocks that a user set are not throttling.
-    0x0000000000000004: "power_cap",
-    0x0000000000000008: "hw_slowdown",
-    0x0000000000000010: "sync_boost",
-    0x0000000000000020: "sw_thermal",
-    0x0000000000000040: "hw_thermal",
-    0x0000000000000080: "hw_power_brake",
-}
+    0x04: "power_cap", 0x08: "hw_slowdown", 0x10: "sync_boost", 0x20: "sw_thermal", 0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+}  # fmt: skip
+"""NVML's bit: the word in DeviceState.throttle. Idle and clocks that a user set are not throttling."""
 
 
 class Sensors:

@@ -57,8 +57,7 @@ class Spans:
         self._stream = cuda.Stream()
         self._gate.hold(self._stream, WAKING_US)
         self._stream.synchronize()
-        self.event_us = 0.0
-        """What two events on an idle stream are apart with nothing between them."""
+        self.event_us = 0.0  #: What two events on an idle stream are apart with nothing between them
         self.measure_events()
 
     def measure_events(self) -> None:

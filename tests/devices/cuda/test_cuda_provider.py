@@ -19,6 +19,7 @@ from fusiond.devices.calibration import FIGURES
 from fusiond.devices.cuda import calibrate, canary, gate, kernels, nvml, provider
 from fusiond.devices.cuda.driver import Driver, DriverError, DriverMissing
 from fusiond.devices.cuda.failures import outcome_of
+from fusiond.devices.cuda.modules import DriverModule
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.devices.cuda.spans import Spans
 from fusiond.model.errors import DeviceError

@@ -66,8 +66,7 @@ class Turns:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._running = 0
-        self._alone = 0
-        """Those that run alone or are about to: nobody else begins meanwhile."""
+        self._alone = 0  #: Those that run alone or are about to: nobody else begins meanwhile
 
     @contextlib.contextmanager
     def taken(self, *, alone: bool) -> Iterator[None]:
@@ -133,6 +132,11 @@ def attempt(command: Sequence[str], work: Path, timeout_secs: float) -> subproce
         return Retriable(BuildFailed(reason=f"{Path(command[0]).name} took longer than {timeout_secs:.0f} s"))
     except UsedUp as fault:  # another day there may be more
         return Retriable(BuildFailed(reason=str(fault)))
+
+
+def readable(messages: str, work: Path) -> str:
+    """Without the folder of this run, so that equal sources give equal messages."""
+    return messages.replace(f"{work}/", "").strip()
 
 
 def refused(

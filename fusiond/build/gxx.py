@@ -6,8 +6,7 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fusiond.build import compiler as compilers
@@ -18,7 +17,6 @@ from fusiond.model.errors import DeviceError, StoreError
 from fusiond.model.keys import content_key, text_key
 from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Source, SourceKind, SourceLanguage
-from fusiond.model.system import faults
 
 TIMEOUT_SECS = 120.0
 _NO_PLACE: set[Path] = set()  #: Precompiled preludes that could not be kept: not made again in this process
@@ -81,9 +79,8 @@ def scheduler(cache: BuildCache | None = None) -> Path:
 
     def make(compiler: str, work: Path) -> Path:
         out = work / "libfusiond_cpu.so"
-        outcome = _run(commands.library(out, cxx=compiler), work)
-        if outcome is not None:
-            raise DeviceError(f"the cpu device's scheduler does not build: {outcome.failed.reason}")
+        if (outcome := _run(commands.library(out, cxx=compiler), work)) is not None:
+            raise DeviceError(f"the cpu device's scheduler does not build: {_failed(outcome).reason}")
         return out
 
     return once("scheduler", _runtime_key(_compiler()), make, cache=cache)
@@ -94,9 +91,8 @@ def race_host(cache: BuildCache | None = None) -> Path:
 
     def make(compiler: str, work: Path) -> Path:
         out = work / "fusiond_cpu_host"
-        outcome = _run(commands.host(out, cxx=compiler), work)
-        if outcome is not None:
-            raise DeviceError(f"no race checks: {compiler} has no ThreadSanitizer: {outcome.failed.reason}")
+        if (outcome := _run(commands.host(out, cxx=compiler), work)) is not None:
+            raise DeviceError(f"no race checks: {compiler} has no ThreadSanitizer: {_failed(outcome).reason}")
         return out
 
     found = once("race-host", _runtime_key(_compiler()), make, suffix=".exe", cache=cache)
@@ -129,7 +125,7 @@ def build(source: Source, *, cache: BuildCache | None = None, races: bool = Fals
         except compilers.UsedUp as fault:  # not kept: another day there may be more
             return BuildFailed(reason=str(fault))
         if outcome is not None:
-            return cache.put_failure(key, outcome.failed) if outcome.final else outcome.failed
+            return cache.put_failure(key, outcome) if isinstance(outcome, BuildFailed) else outcome.failed
         return cache.put(key, ".so", out.read_bytes())
 
 
@@ -182,8 +178,8 @@ def _precompiled(compiler: str, cache: BuildCache, work: Path) -> None:
                 try:
                     if outcome is None:
                         found = cache.put(key, ".gch", (folder / f"{commands.PRELUDE}.gch").read_bytes())
-                    elif outcome.final:
-                        cache.put_failure(key, outcome.failed)
+                    elif isinstance(outcome, BuildFailed):
+                        cache.put_failure(key, outcome)
                 except StoreError:  # it is large, and an object may well have room
                     _NO_PLACE.add(place)
     if found is not None:
@@ -200,29 +196,26 @@ def _included(source: Source) -> list[tuple[str, str]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """`final`: the compiler itself said no, so it will say no again. Else it ran out of time."""
-
-    failed: BuildFailed
-    final: bool
-
-
-def _run(command: Sequence[str], work: Path) -> _Refusal | None:
+def _run(command: Sequence[str], work: Path) -> BuildFailed | compilers.Retriable | None:
     """None when it built. Raises MachineFault: nothing is known about the source then."""
     try:
         done = compilers.run(command, work, TIMEOUT_SECS)
     except subprocess.TimeoutExpired:
-        return _Refusal(BuildFailed(reason=f"g++ was still busy after {TIMEOUT_SECS:.0f} s"), final=False)
-    if done.returncode == 0:
+        return compilers.Retriable(BuildFailed(reason=f"g++ was still busy after {TIMEOUT_SECS:.0f} s"))
+    return None if done.returncode == 0 else compilers.refused(done, done.stderr, _first_error)
+
+
+def _failed(outcome: BuildFailed | compilers.Retriable) -> BuildFailed:
+    return outcome if isinstance(outcome, BuildFailed) else outcome.failed
+
+
+def _first_error(lines: Iterable[str]) -> str | None:
+    """As `file:line: message`."""
+    reason = next((line for line in lines if "error:" in line), None)
+    if reason is None:
         return None
-    if done.returncode < 0:
-        how = faults.signal_name(-done.returncode)
-        return _Refusal(BuildFailed(reason=f"g++ dies of {how} on it", log=done.stderr), final=True)
-    errors = [line for line in done.stderr.splitlines() if "error:" in line]
-    reason = errors[0] if errors else (done.stderr.strip().splitlines() or ["no message"])[-1]
     place, _, text = reason.rpartition(" error: ")
     file, _, position = place.rpartition("/")[2].partition(":")
     line = position.partition(":")[0]
     where = f"{file}:{line}: " if line.isdigit() else ""
-    return _Refusal(BuildFailed(reason=f"{where}{text.strip() or reason}"[:500], log=done.stderr), final=True)
+    return f"{where}{text.strip() or reason}"[:500]

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.build import assemblers, compiler, compiler_messages, ptx_entries, ptxas
+from fusiond.build import assemblers, compiler, ptx_entries, ptxas
 from fusiond.build.cache import BuildCache, default_folder, of_folder
 from fusiond.build.working import working_folder
 from fusiond.model.keys import content_key, plain, text_key
@@ -324,9 +324,9 @@ def _run_nvcc(
         done = compiler.attempt([*command, *options.nvcc, name], work, NVCC_SECS)
         if isinstance(done, compiler.Retriable):
             return done
-        messages = compiler_messages.readable(done.stderr + done.stdout, work)
+        messages = compiler.readable(done.stderr + done.stdout, work)
         if done.returncode != 0 or not (work / "out.ptx").is_file():
-            return compiler.refused(done, messages, compiler_messages.of_nvcc)
+            return compiler.refused(done, messages, _first_error)
         # An anonymous namespace is named after the folder of this run; equal sources are to give equal text.
         text = _ANONYMOUS.sub(f"_GLOBAL__N__{text_key(source.text)[:8]}_", (work / "out.ptx").read_text())
         included = _included(work / "deps", work, toolkit.root)
@@ -342,6 +342,24 @@ def _run_nvcc(
     if lost:
         return BuildFailed(reason=f"{name}: {', '.join(lost)} is not a variable of the device", log=messages)
     return NamedPtx(text=text, names=names, symbols=symbols, log=messages), included
+
+
+_NVCC_ERROR = re.compile(r"^(.*?)(?:\((\d+)\)|:(\d+)(?::\d+)?): (?:catastrophic |fatal )?error(?: #[\w-]+)?: (.*)$")
+_NVCC_FATAL = re.compile(r"^nvcc (?:fatal|error)\s*:\s*(.*)$")
+
+
+def _first_error(lines: Iterable[str]) -> str | None:
+    """The first error as `file:line: message`; one in a line that was appended only where there is no other."""
+    appended = None
+    for line in lines:
+        if match := _NVCC_ERROR.match(line):
+            file, brackets, colon, message = match.groups()
+            if not file.startswith(("entry ", "symbol ")):
+                return f"{file}:{brackets or colon}: {message}"
+            appended = appended or f"{file}: {message}"
+        elif (match := _NVCC_FATAL.match(line)) or (match := ptxas.ERROR.match(line)):
+            return match.group(match.lastindex or 0)
+    return appended
 
 
 _KERNEL_OF = """\

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.build import compiler, compiler_messages, ptx_entries
+from fusiond.build import compiler, ptx_entries
 from fusiond.build.cache import BuildCache
 from fusiond.build.working import working_folder
 from fusiond.model.gpu.entry_table import SYMBOL, EntryName, EntryTable, table_bytes
@@ -87,6 +88,17 @@ def _cubin_of(binary: Path, entry: Mapping[str, object], front: NamedPtx) -> Cub
     )
 
 
+ERROR = re.compile(r"^ptxas(?:-\w+)? (?:\S+, line (\d+); )?(?:error|fatal)\s*:\s*(.*)$")
+
+
+def _first_error(lines: Iterable[str], place: Callable[[int], str]) -> str | None:
+    """The first error; `place` says what to call a line of the PTX, 0 for errors that name none."""
+    for line in lines:
+        if match := ERROR.match(line):
+            return f"{place(int(match.group(1) or 0))}: {match.group(2)}"
+    return None
+
+
 def _run_ptxas(
     assembly: Assembly, options: Sequence[str], cap: int | None, arch: str
 ) -> tuple[bytes, Mapping[str, CompileFacts], str] | BuildFailed | compiler.Retriable:
@@ -98,11 +110,11 @@ def _run_ptxas(
         done = compiler.attempt(command, work, PTXAS_SECS)
         if isinstance(done, compiler.Retriable):
             return done
-        messages = compiler_messages.readable(done.stderr + done.stdout, work)
+        messages = compiler.readable(done.stderr + done.stdout, work)
         if done.returncode != 0 or not (work / "out.cubin").is_file():
             for entry, mangled in front.names.items():
                 messages = messages.replace(f"'{mangled}'", f"'{entry}'")
-            return compiler.refused(done, messages, lambda lines: compiler_messages.of_ptxas(lines, assembly.place))
+            return compiler.refused(done, messages, lambda lines: _first_error(lines, assembly.place))
         data = (work / "out.cubin").read_bytes()
     reported = parse_report(messages)
     facts = {}

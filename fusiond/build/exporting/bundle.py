@@ -11,18 +11,19 @@ It is the child process's input, the bug report and the export. Only the standar
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
+import functools
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from fusiond.model.errors import RequestError
 from fusiond.model.keys import text_key
-from fusiond.model.program import Buffer, Program, decode, to_text
+from fusiond.model.program import Fill, Program, decode, to_text
 from fusiond.model.system import faults, files
 
 _ATTEMPTS = 4  #: How often a broken bundle is put aside: another process may put it there once more meanwhile
@@ -38,14 +39,14 @@ def write_bundle(folder: Path, program: Program, binaries: Mapping[str, Path]) -
     try:
         made = work / "bundle"
         made.mkdir()
-        buffers = tuple(_with_local_file(each, made / "inputs") for each in program.buffers)
+        local = _with_files(program, functools.partial(_copied, made / "inputs"))
         (made / "sources").mkdir()
         for source in program.sources:
             (made / "sources" / f"{source.name}{source.suffix}").write_text(source.text, encoding="utf-8")
         (made / "binaries").mkdir()
         for name, path in binaries.items():
             _link_or_copy(path, made / "binaries" / f"{name}{path.suffix}")
-        (made / "plan.json").write_text(to_text(dataclasses.replace(program, buffers=buffers)))
+        (made / "plan.json").write_text(to_text(local))
         _put(made, folder, lambda: _is_whole(folder, program, binaries), aside=work / "broken")
     finally:
         files.discard(work)
@@ -78,18 +79,32 @@ def _is_whole(folder: Path, program: Program, binaries: Mapping[str, Path]) -> b
         inputs = [(folder / "inputs" / each.fill.file).is_file() for each in plan.buffers if each.fill.file is not None]
     except (OSError, ValueError):
         return False
-    return plan.key == _local(program).key and all(sizes) and all(inputs)
+    return plan.key == _with_files(program, _local).key and all(sizes) and all(inputs)
 
 
-def _local(program: Program) -> Program:
-    """The program as a bundle's plan has it: files by their digest."""
+def _with_files(program: Program, named: Callable[[Fill], str]) -> Program:
+    """The program with other names for the files of its fills."""
     buffers = tuple(
-        each
-        if each.fill.file is None
-        else dataclasses.replace(each, fill=dataclasses.replace(each.fill, file=f"{each.fill.digest}.npy"))
+        each if each.fill.file is None else replace(each, fill=replace(each.fill, file=named(each.fill)))
         for each in program.buffers
     )
-    return dataclasses.replace(program, buffers=buffers)
+    return replace(program, buffers=buffers)
+
+
+def _local(fill: Fill) -> str:
+    """What a bundle's plan calls a file."""
+    return f"{fill.digest}.npy"
+
+
+def _copied(inputs: Path, fill: Fill) -> str:
+    assert fill.file is not None
+    inputs.mkdir(exist_ok=True)
+    target = inputs / _local(fill)
+    if not target.exists():  # copied, not linked: the user may write into the file later
+        shutil.copyfile(fill.file, target)
+        if text_key(target.read_bytes()) != fill.digest:
+            raise RequestError("has changed since the job was submitted; submit it again", where=fill.file)
+    return target.name
 
 
 def read_bundle(folder: Path) -> tuple[Program, dict[str, Path]]:
@@ -103,27 +118,8 @@ def read_bundle(folder: Path) -> tuple[Program, dict[str, Path]]:
         if isinstance(problem, OSError) and (fault := faults.of_system(problem, str(folder / "plan.json"))):
             raise fault from None
         raise RequestError(f"plan.json cannot be read: {problem}", where=str(folder)) from None
-    buffers = tuple(_with_absolute_file(each, folder / "inputs") for each in program.buffers)
     binaries = {path.stem: path for path in sorted((folder / "binaries").glob("*")) if path.is_file()}
-    return dataclasses.replace(program, buffers=buffers), binaries
-
-
-def _with_local_file(buffer: Buffer, inputs: Path) -> Buffer:
-    if buffer.fill.file is None:
-        return buffer
-    inputs.mkdir(exist_ok=True)
-    name = f"{buffer.fill.digest}.npy"
-    if not (inputs / name).exists():  # copied, not linked: the user may write into the file later
-        shutil.copyfile(buffer.fill.file, inputs / name)
-        if text_key((inputs / name).read_bytes()) != buffer.fill.digest:
-            raise RequestError("has changed since the job was submitted; submit it again", where=buffer.fill.file)
-    return dataclasses.replace(buffer, fill=dataclasses.replace(buffer.fill, file=name))
-
-
-def _with_absolute_file(buffer: Buffer, inputs: Path) -> Buffer:
-    if buffer.fill.file is None:
-        return buffer
-    return dataclasses.replace(buffer, fill=dataclasses.replace(buffer.fill, file=str(inputs / buffer.fill.file)))
+    return _with_files(program, lambda fill: str(folder / "inputs" / str(fill.file))), binaries
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -13,13 +13,9 @@ from fusiond.model.language.extents import text_of
 from fusiond.model.program import Buffer, Memory, Program, Role, homes, pitches
 
 _PLACES = {
-    Memory.DEVICE: "device",
-    Memory.PINNED: "pinned host memory",
-    Memory.PAGEABLE: "host memory",
+    Memory.DEVICE: "device", Memory.PINNED: "pinned host memory", Memory.PAGEABLE: "host memory",
     Memory.MANAGED: "managed memory",
-}
-
-
+}  # fmt: skip
 _OF_WORKSPACE: Mapping[Giver, tuple[str, str]] = {
     Giver.WORKSPACE: ("device", "on the device"),
     Giver.HOST_WORKSPACE: ("pinned host memory", "on the host"),

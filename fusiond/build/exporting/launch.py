@@ -23,6 +23,7 @@ import hashlib
 import importlib.util
 import json
 import math
+import operator
 import os
 import re
 import shlex
@@ -57,13 +58,9 @@ class LaunchError(RuntimeError):
 
 
 def launch(
-    arguments: Mapping[str, object],
-    sizes: Mapping[str, int] | None = None,
-    stream: object = None,
-    *,
-    seams: Mapping[str, Seam] | None = None,
-    naive: bool = False,
-) -> None:
+    arguments: Mapping[str, object], sizes: Mapping[str, int] | None = None, stream: object = None, *,
+    seams: Mapping[str, Seam] | None = None, naive: bool = False
+) -> None:  # fmt: skip
     """Enqueue the program of this folder; see `Launcher.launch`."""
     _default().launch(arguments, sizes, stream, seams=seams, naive=naive)
 
@@ -164,13 +161,9 @@ def _quotient(a: int, b: int) -> int:
 
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: _quotient,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-}
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: _quotient,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "ceil_div": lambda a, b: -(-a // b)}
 
 
@@ -212,43 +205,24 @@ _THE_HOST = -1
 _LEGACY, _PER_THREAD = 1, 2
 _OUT = object()  #: In a signature: the argument is a ctypes reference or array, handed on as it is
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "cuCtxGetCurrent": (_OUT,),
-    "cuCtxGetDevice": (_OUT,),
-    "cuCtxSynchronize": (),
-    "cuDeviceGetAttribute": (_OUT, c_int, c_int),
-    "cuGetErrorString": (c_int, _OUT),
-    "cuStreamCreate": (_OUT, c_uint),
-    "cuStreamDestroy_v2": (c_void_p,),
-    "cuStreamSynchronize": (c_void_p,),
-    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
-    "cuStreamBeginCapture_v2": (c_void_p, c_int),
-    "cuStreamEndCapture": (c_void_p, _OUT),
-    "cuGraphInstantiateWithFlags": (_OUT, c_void_p, c_ulonglong),
-    "cuGraphLaunch": (c_void_p, c_void_p),
-    "cuGraphExecDestroy": (c_void_p,),
-    "cuGraphDestroy": (c_void_p,),
-    "cuEventCreate": (_OUT, c_uint),
-    "cuEventDestroy_v2": (c_void_p,),
-    "cuEventRecord": (c_void_p, c_void_p),
-    "cuMemAlloc_v2": (_OUT, c_size_t),
-    "cuMemFree_v2": (c_ulonglong,),
-    "cuMemAllocAsync": (_OUT, c_size_t, c_void_p),
-    "cuMemFreeAsync": (c_ulonglong, c_void_p),
-    "cuMemAllocHost_v2": (_OUT, c_size_t),
-    "cuMemFreeHost": (c_void_p,),
-    "cuMemAllocManaged": (_OUT, c_size_t, c_uint),
-    "cuMemPrefetchAsync": (c_ulonglong, c_size_t, c_int, c_void_p),
+    "cuCtxGetCurrent": (_OUT,), "cuCtxGetDevice": (_OUT,), "cuCtxSynchronize": (),
+    "cuDeviceGetAttribute": (_OUT, c_int, c_int), "cuGetErrorString": (c_int, _OUT), "cuStreamCreate": (_OUT, c_uint),
+    "cuStreamDestroy_v2": (c_void_p,), "cuStreamSynchronize": (c_void_p,),
+    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint), "cuStreamBeginCapture_v2": (c_void_p, c_int),
+    "cuStreamEndCapture": (c_void_p, _OUT), "cuGraphInstantiateWithFlags": (_OUT, c_void_p, c_ulonglong),
+    "cuGraphLaunch": (c_void_p, c_void_p), "cuGraphExecDestroy": (c_void_p,), "cuGraphDestroy": (c_void_p,),
+    "cuEventCreate": (_OUT, c_uint), "cuEventDestroy_v2": (c_void_p,), "cuEventRecord": (c_void_p, c_void_p),
+    "cuMemAlloc_v2": (_OUT, c_size_t), "cuMemFree_v2": (c_ulonglong,), "cuMemAllocAsync": (_OUT, c_size_t, c_void_p),
+    "cuMemFreeAsync": (c_ulonglong, c_void_p), "cuMemAllocHost_v2": (_OUT, c_size_t), "cuMemFreeHost": (c_void_p,),
+    "cuMemAllocManaged": (_OUT, c_size_t, c_uint), "cuMemPrefetchAsync": (c_ulonglong, c_size_t, c_int, c_void_p),
     "cuMemcpyAsync": (c_ulonglong, c_ulonglong, c_size_t, c_void_p),
     "cuMemcpyBatchAsync_v2": (_OUT, _OUT, _OUT, c_size_t, _OUT, _OUT, c_size_t, c_void_p),
-    "cuMemsetD8Async": (c_ulonglong, c_ubyte, c_size_t, c_void_p),
-    "cuModuleLoadData": (_OUT, c_char_p),
-    "cuModuleUnload": (c_void_p,),
-    "cuModuleGetFunction": (_OUT, c_void_p, c_char_p),
-    "cuModuleGetGlobal_v2": (_OUT, _OUT, c_void_p, c_char_p),
-    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuMemsetD8Async": (c_ulonglong, c_ubyte, c_size_t, c_void_p), "cuModuleLoadData": (_OUT, c_char_p),
+    "cuModuleUnload": (c_void_p,), "cuModuleGetFunction": (_OUT, c_void_p, c_char_p),
+    "cuModuleGetGlobal_v2": (_OUT, _OUT, c_void_p, c_char_p), "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, _OUT, c_void_p),
     "cuLaunchCooperativeKernel": (c_void_p, *(c_uint,) * 7, c_void_p, _OUT),
-}
+}  # fmt: skip
 
 
 class _CopyAttributes(ctypes.Structure):
@@ -679,8 +653,7 @@ class _Context:
         self.driver = driver
         self.device = driver.handle("cuCtxGetDevice", kind=c_int)
         self.sized: dict[tuple[tuple[str, int], ...], _Sized] = {}
-        self.allocated: list[_Block] = []
-        """What `allocate` has handed out."""
+        self.allocated: list[_Block] = []  #: What `allocate` has handed out
         self._streams: dict[object, int] = {}
         self._events: dict[object, int] = {}
         self._modules: dict[str, tuple[int, _Image]] = {}
@@ -787,12 +760,9 @@ class Launcher:
     because they share scratch memory."""
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str] | None = None,
-        *,
-        driver: Any = None,
-        cache: str | os.PathLike[str] | None = None,
-    ) -> None:
+        self, folder: str | os.PathLike[str] | None = None, *, driver: Any = None,
+        cache: str | os.PathLike[str] | None = None
+    ) -> None:  # fmt: skip
         """`folder` holds plan.json (the folder of this file). `driver` stands in for libcuda. `cache` keeps what has to
         be compiled (FUSIOND_EXPORT_CACHE, else ~/.cache/fusiond-export)."""
         self.folder = Path(folder or Path(__file__).parent)
@@ -808,8 +778,7 @@ class Launcher:
         self._hosts: dict[str, ctypes.CDLL] = {}
         self._lock = threading.Lock()
         self._planned = {step["arena"] for step in self._document["steps"] if step["is"] == "Alloc"}
-        self._optional = frozenset(self._document["optional"])
-        """What may be left out: it lies in scratch memory then."""
+        self._optional = frozenset(self._document["optional"])  #: What may be left out: it lies in scratch memory then
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -817,14 +786,9 @@ class Launcher:
         return dict(self._document["sizes"])
 
     def launch(
-        self,
-        arguments: Mapping[str, object],
-        sizes: Mapping[str, int] | None = None,
-        stream: object = None,
-        *,
-        seams: Mapping[str, Seam] | None = None,
-        naive: bool = False,
-    ) -> None:
+        self, arguments: Mapping[str, object], sizes: Mapping[str, int] | None = None, stream: object = None, *,
+        seams: Mapping[str, Seam] | None = None, naive: bool = False
+    ) -> None:  # fmt: skip
         """Enqueue the program on `stream` (None: the default stream) in the current context.
 
         `arguments`: an array for each input and output, by buffer name. `seams`: a function for each library call of
@@ -987,15 +951,9 @@ class _Run:
     """One launch."""
 
     def __init__(
-        self,
-        launcher: Launcher,
-        context: _Context,
-        sized: _Sized,
-        arguments: Mapping[str, object],
-        arrays: Mapping[str, _Array],
-        functions: Mapping[str, Seam],
-        stream: int,
-    ) -> None:
+        self, launcher: Launcher, context: _Context, sized: _Sized, arguments: Mapping[str, object],
+        arrays: Mapping[str, _Array], functions: Mapping[str, Seam], stream: int
+    ) -> None:  # fmt: skip
         self._launcher, self._sized = launcher, sized
         self._context, self._driver, self._plan = context, context.driver, sized.plan
         self._arguments, self._arrays, self._functions = arguments, arrays, functions

@@ -38,16 +38,8 @@ def compile_options(source: Source) -> tuple[str, ...]:
 
 def readme(program: Program, about: Mapping[str, Any], files: Sequence[str], *, arch: str | None) -> str:
     """The text of README.txt; `files` are the others."""
-    sections = [
-        _head(program, about),
-        _files(program, files),
-        _arguments(program),
-        _python(program),
-        _cxx(program, arch),
-        _notes(program),
-        _sizes(program),
-        _seams(program),
-    ]
+    sections = [_head(program, about), _files(program, files), _arguments(program), _python(program),
+                _cxx(program, arch), _notes(program), _sizes(program), _seams(program)]  # fmt: skip
     return "\n\n".join("\n".join(each) for each in sections if each) + "\n"
 
 

@@ -1,6 +1,7 @@
 """Rows held in registers: against XLA on the processor, and by what is read and written."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,14 +10,19 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fusiond_stitching.analysis import fusion, planner, row_groups, split_reductions, traffic, verify
 from fusiond_stitching.analysis.plan import Phase, Registers, RowPlace, StitchingPlan
 from fusiond_stitching.analysis.policy import FusionPolicy
+from fusiond_stitching.frontend import importer
+from fusiond_stitching.frontend.graph import HloModule
 
 from .cases import Case
 from .checking import Batch
 from .policies import LIMITS, MORE
+from .test_codegen_mutants import killed, with_text
 
 ROWS = FusionPolicy(**MORE, packing=True, registers=True, shared_limit=48 << 10, lift=True, multiprocessors=4)
 
@@ -367,3 +373,104 @@ def test_a_number_that_is_not_yet_reduced_is_refused() -> None:
             assert any("before it is reduced" in each for each in late), (stage, late)
     pieces = next(at for at, stage in enumerate(program.stages) if stage.place is RowPlace.PIECE)
     assert verify.problems(batch.module, changed(found, pieces, place=RowPlace.ROW))
+
+
+# --- how blocks and lanes share rows, of whatever sizes -------------------------------------------------
+
+
+NORMED = FusionPolicy(**MORE, packing=True, registers=True, shared_limit=48 << 10, multiprocessors=4)
+
+
+def normed_groups(images: int, pixels: int, groups: int, channels: int) -> HloModule:
+    """x less the mean of its group of channels, by the sums of single channels."""
+    lie = f"{images},{pixels},{groups},{channels}"
+    return importer.read(f"""HloModule m
+
+add {{ a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}}
+
+ENTRY main {{
+  x = f32[{lie}] parameter(0)
+  zero = f32[] constant(0)
+  piece = f32[{images},{groups},{channels}] reduce(x, zero), dimensions={{1}}, to_apply=add
+  sum = f32[{images},{groups}] reduce(piece, zero), dimensions={{2}}, to_apply=add
+  wide = f32[{lie}] broadcast(sum), dimensions={{0,2}}
+  y = f32[{lie}] subtract(x, wide)
+  ROOT both = (f32[{lie}], f32[{images},{groups},{channels}]) tuple(y, piece)
+}}
+""", "m.hlo")  # fmt: skip
+
+
+@given(
+    sizes=st.tuples(
+        st.integers(2, 5), st.integers(2, 40), st.integers(2, 6), st.sampled_from([4, 8, 12, 16, 20, 32, 48, 64, 96])
+    ),
+    threads=st.sampled_from([32, 64, 128, 256]),
+    per_thread=st.sampled_from([1, 4, 16]),
+)
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_every_row_and_column_has_a_thread_and_all_parts_meet(sizes, threads, per_thread):
+    module = normed_groups(*sizes)
+    policy = dataclasses.replace(NORMED, threads=threads, per_thread=per_thread)
+    plan = planner.plan(module, policy, LIMITS).plan
+    assert verify.problems(module, plan) == ()
+
+
+@pytest.mark.parametrize("sizes", [(4, 16, 4, 16), (2, 40, 2, 8)])
+def test_the_sums_of_a_group_end_one_sweep_and_the_result_is_another(sizes):
+    module = normed_groups(*sizes)
+    (kernel,) = planner.plan(module, dataclasses.replace(NORMED, threads=64), LIMITS).plan.kernels
+    (program,) = kernel.programs
+    assert any(each.place is RowPlace.PIECE for each in program.stages)
+    assert {each.sweep for each in program.stages} == {0, 1}
+
+
+# --- broken on purpose ----------------------------------------------------------------------------------
+
+
+# (what is broken, case, threads, columns of a thread, pattern, what takes its place)
+MUTANTS = [
+    ("a barrier before the warps' parts are read", "a long row", 256, 4, r"__syncthreads\(\);", ""),
+    ("a part of a warp", "layernorm", 256, 4, r"(warp_\d+ = )1", r"\g<1>2"),
+    ("the parity of rounds", "both ways", 64, 4, r"parts_of_(\d+) \+ 2 \* at_\d+", r"parts_of_\1"),
+    ("the last exchange of lanes", "softmax", 64, 8, r"step_0 = (\d+); step_0 > 0", r"step_0 = \1; step_0 > 1"),
+    ("the exchange of lanes", "softmax", 64, 8, r"__shfl_xor_sync\((\w+), total_0, step_0",
+     r"__shfl_xor_sync(\1, total_0, 0"),
+    ("the guard of rows that are not there", "odd rows", 64, 4, r"if \(inside_0\) ", ""),
+    ("the row of a thread", "softmax", 64, 8, r"threadIdx\.x / (\d+)", "0"),
+    ("a kept column", "softmax", 64, 8, r"(kept_exponential_0\[)(\w+ \* \w+)? ?\+? ?j_\d+\] = ", r"\g<1>0] = "),
+    ("the guard of columns", "rows no power", 64, 4, r"if \(vector_0 < \d+\) \{", "{"),
+    ("the init value", "integers", 64, 4, r"(total_\d+) = 0;", r"\1 = 5;"),
+    ("sums begin with what changes nothing", "columns", 64, 4, r"sums_0\[i_0\] = -0\.0f", "sums_0[i_0] = 1.0f"),
+    ("groups of lanes meet", "columns", 64, 4, r"half_0 = (\d+); half_0 > 0", r"half_0 = \1; half_0 > 1"),
+    ("a barrier between groups that meet", "columns", 64, 4, r"__syncthreads\(\);", ""),
+    ("only the first group stores its sums", "columns", 64, 4, r"if \(own_1 == 0\)", "if (own_1 == 1)"),
+    ("a warp's pieces meet", "groups by channel", 64, 4, r"(step_\d+) >= (\d+); \1 /= 2", r"\1 > \2; \1 /= 2"),
+    ("the pieces of all warps", "groups by channel", 256, 4, r"warp_(\d+) = 1; warp_\1 < (\d+)",
+     r"warp_\1 = 2; warp_\1 < \2"),
+    ("all pieces of a run", "groups by channel", 64, 4, r"j_(\d+) = 0; j_\1 < 16; j_\1 \+= 1\)",
+     r"j_\1 = 1; j_\1 < 16; j_\1 += 1)"),
+    ("the second of a row's few", "router", 64, 16, r"(out_1\[)2 \* row_0 \+ 1", r"\g<1>2 * row_0"),
+    ("the pieces' init value", "groups by channel", 64, 4, r"reduce_(\d+) = 2\.0f", r"reduce_\1 = -1.0f"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize(
+    ("what", "name", "threads", "per_thread", "pattern", "instead"), MUTANTS, ids=[each[0] for each in MUTANTS]
+)
+def test_a_mutant_dies(
+    what: str, name: str, threads: int, per_thread: int, pattern: str, instead: str, runner: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from fusiond_stitching.analysis import row_groups
+
+    monkeypatch.setattr(row_groups, "LARGE_BYTES", 0)
+    batch, found = planned(name, threads, per_thread)
+    program = batch.program(found.plan)
+    assert killed(runner, batch, program) == ""
+    mutant = with_text(program, lambda text: re.sub(pattern, instead, text, count=1))
+    assert killed(runner, batch, mutant), what

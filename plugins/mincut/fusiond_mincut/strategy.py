@@ -10,6 +10,7 @@ partitions that win are measured whole.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +29,7 @@ from fusiond_mincut.analysis.benefit import BenefitModel
 from fusiond_mincut.analysis.blocks import KernelBlock, Partition
 from fusiond_mincut.analysis.partition import CutStep, PlannedPartition
 from fusiond_mincut.analysis.partitions_to_measure import Optimum
-from fusiond_mincut.codegen import block_configs, emit, probes, streams
+from fusiond_mincut.codegen import block_configs, emit, probes
 from fusiond_mincut.codegen.emit import BlockParams
 from fusiond_mincut.codegen.tiles import LOCAL
 from fusiond_mincut.frontend import schema
@@ -110,11 +111,9 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
         pipeline, model = asked.pipeline, asked.model
         planned = partition.planned(pipeline, model)
         best = partitions_to_measure.optimum(pipeline, model)
-        found = (
-            candidates.CandidateBlocks(blocks=(), complete=True)
-            if asked.block is not None
-            else partitions_to_measure.survey(pipeline)
-        )
+        found = candidates.CandidateBlocks(blocks=(), complete=True)
+        if asked.block is None:
+            found = partitions_to_measure.survey(pipeline)
         several, impossible, untried = _several(asked, planned, best, found, target.limits.shared_bytes_per_block)
         known = PipelineAnalysis(
             asked=asked,
@@ -135,12 +134,8 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
             "cuts": [_cut(each) for each in planned.cuts],
             "benefit": planned.benefit,
             "partition": str(planned.partition),
-            "optimum": None
-            if best is None
-            else {
-                "partition": str(best.partition),
-                "benefit": best.benefit,
-                "gap": best.benefit - planned.benefit,
+            "optimum": None if best is None else {
+                "partition": str(best.partition), "benefit": best.benefit, "gap": best.benefit - planned.benefit,
                 "complete": best.complete,
             },
             "basic": str(partition.basic(pipeline, model)),
@@ -158,7 +153,7 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
                 each.name: {"alu": each.operations.alu, "sfu": each.operations.sfu} for each in pipeline.kernels
             },
             "dot": drawing.dot(pipeline, planned) if len(pipeline.kernels) <= MOST_DRAWN else None,
-        }
+        }  # fmt: skip
         return Analysis(
             workload=workload,
             report=frozen(report),
@@ -223,8 +218,10 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
         )
 
     def _composed(self, about: PipelineAnalysis, answers: Answers) -> tuple[Partition, ...]:
-        costs = {block: cost for block, (cost, _) in self._measured(about, answers).items()}
-        return partitions_to_measure.composed(about.pipeline, costs)
+        return partitions_to_measure.composed(about.pipeline, self._costs(about, answers))
+
+    def _costs(self, about: PipelineAnalysis, answers: Answers) -> partitions_to_measure.Costs:
+        return {block: cost for block, (cost, _) in self._measured(about, answers).items()}
 
     def sums(
         self, analysis: Analysis[PipelineRequest, PipelineAnalysis], answers: Answers
@@ -232,7 +229,7 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
         """(partition, microseconds of its blocks together) of the cheapest partitions into measured blocks, and of
         Algorithm 1's and the unfused one where all their blocks were measured; the cheapest first."""
         about = analysis.payload
-        costs = {block: cost for block, (cost, _) in self._measured(about, answers).items()}
+        costs = self._costs(about, answers)
         wanted = [*self._composed(about, answers), about.planned.partition, blocks.unfused(about.pipeline)]
         found = {
             str(each): sum(costs[block.kernels] for block in each.blocks)
@@ -267,9 +264,8 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
             def given(config: Config) -> Program:
                 return _program(emit.program(pipeline, apart, kept=_kept(pipeline)))
 
-            return (
-                Baseline(name="given", detail=f"{pipeline.kernels[0].name} at {block_configs.DEFAULT}", emit=given),
-            )
+            detail = f"{pipeline.kernels[0].name} at {block_configs.DEFAULT}"
+            return (Baseline(name="given", detail=detail, emit=given),)
         knobs = block_configs.unfused(pipeline, each_kernel=about.target.limits.registers_per_sm > 0)
 
         def baseline(name: str, detail: str, change: Callable[[Program], Program]) -> Baseline:
@@ -281,12 +277,11 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
             return Baseline(name=name, detail=detail, space=knobs, emit=program, like=like)
 
         count = len(pipeline.kernels)
+        as_graph = functools.partial(composing.concurrent, issue="graph")
         return (
             baseline("sequential", f"{count} kernels, one after the other", lambda each: each),
-            baseline("streams", f"{count} kernels, independent ones on streams of their own", streams.concurrent),
-            baseline(
-                "graph", f"{count} kernels as one CUDA graph", lambda each: streams.concurrent(each, issue="graph")
-            ),
+            baseline("streams", f"{count} kernels, independent ones on streams of their own", composing.concurrent),
+            baseline("graph", f"{count} kernels as one CUDA graph", as_graph),
         )
 
     # --- Config -> Program ---
@@ -426,11 +421,8 @@ def _left_out(about: PipelineAnalysis) -> str:
 
 def _measures(asked: PipelineRequest) -> bool:
     """Whether blocks are measured one by one: partitions of too many kernels are not made of measured blocks."""
-    return (
-        asked.block is None
-        and asked.most_blocks > 0
-        and len(asked.pipeline.kernels) <= partitions_to_measure.EXACT_KERNELS
-    )
+    few = len(asked.pipeline.kernels) <= partitions_to_measure.EXACT_KERNELS
+    return few and asked.block is None and asked.most_blocks > 0
 
 
 def _impossible(pipeline: Pipeline, kernels: tuple[str, ...], limit: int) -> Rejection | None:

@@ -13,8 +13,8 @@ from fusiond_mincut import plugin, request, strategy
 from fusiond_mincut.analysis import legality, partition
 from fusiond_mincut.analysis.benefit import PAPER
 from fusiond_mincut.codegen import block_configs
+from fusiond_mincut.frontend import borders, parser, printer, syntax
 from fusiond_mincut.frontend import expr as tree
-from fusiond_mincut.frontend import graph, parser, printer, syntax
 from fusiond_mincut.frontend.expr import TypeProblem
 from fusiond_mincut.frontend.graph import Pipeline
 from fusiond_mincut.trace import C, mask, stage, traced
@@ -294,7 +294,7 @@ def test_every_key_rule_border_and_parameter_is_told() -> None:
     assert [each.split("`")[0] for each in cells("| `border` | outside `abcd`")] == [
         "clamp", "mirror", "reflect", "repeat", "{constant: v}",
     ]  # fmt: skip
-    assert set(graph.BORDERS) == {"clamp", "mirror", "reflect", "repeat", "constant"}
+    assert set(borders.MODES) == {"clamp", "mirror", "reflect", "repeat", "constant"}
     source = Path(legality.__file__).read_text(encoding="utf-8")
     rules = set(re.findall(r'rule="(\w+)"', source)) - {"convex"}
     assert set(cells("| rule | a block is refused when |")) == rules

@@ -13,6 +13,8 @@ beyond a limit there is no answer.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 
 from fusiond_mincut.frontend.graph import Pipeline
@@ -38,22 +40,19 @@ def cheapest(
     before = _ancestors(pipeline, bit)
     moves: list[tuple[int, int, tuple[str, ...]]] = []
     for block in sorted(costs, key=lambda each: [position[name] for name in each]):
-        if all(name in bit for name in block):
+        if bit.keys() >= set(block):
             mask = sum(bit[name] for name in block)
-            waits = 0
-            for name in block:
-                waits |= before[name]
-            waits &= ~mask
+            waits = functools.reduce(operator.or_, (before[name] for name in block)) & ~mask
             if not any(waits & bit[name] and before[name] & mask for name in linked):  # else it waits for itself
                 moves.append((mask, waits, block))
     answers = _search(moves, costs, (1 << len(linked)) - 1, count, min(limit, MOST_STEPS // max(1, len(moves))))
     if answers is None:
         return None
-    found = []
-    for cost, chosen in answers:
-        groups = sorted([*chosen, *((name,) for name in alone)], key=lambda each: position[each[0]])
-        found.append((cost + base, tuple(groups)))
-    return tuple(found)
+    singles = [(name,) for name in alone]
+    return tuple(
+        (cost + base, tuple(sorted([*chosen, *singles], key=lambda each: position[each[0]])))
+        for cost, chosen in answers
+    )
 
 
 def _ancestors(pipeline: Pipeline, bit: Mapping[str, int]) -> dict[str, int]:

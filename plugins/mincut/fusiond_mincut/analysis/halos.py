@@ -22,7 +22,6 @@ def halos(pipeline: Pipeline, block: KernelBlock) -> dict[str, Halo]:
         if name not in found:
             continue
         for image in kernel.aligned:
-            if pipeline.images[image].single:
-                continue
-            found[image] = found.get(image, Halo()).union(found[name] + kernel.window(image))
+            if not pipeline.images[image].single:
+                found[image] = found.get(image, Halo()).union(found[name] + kernel.window(image))
     return found

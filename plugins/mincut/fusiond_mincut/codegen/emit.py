@@ -165,10 +165,16 @@ def program(
     pipeline = dataclasses.replace(
         pipeline, width=size("width", pipeline.width), height=size("height", pipeline.height)
     )
+    kept = {} if kept is None else kept
     kernels = []
     for block in partition.blocks:
         chosen = (params or {}).get(str(block), DEFAULT)
-        kernel = _kept_kernel({} if kept is None else kept, pipeline, block, chosen, shared_limit_bytes)
+        question = (block, chosen, shared_limit_bytes)
+        if question not in kept:
+            if len(kept) >= MOST_KEPT:
+                kept.clear()
+            kept[question] = block_kernel(pipeline, block, chosen, shared_limit_bytes=shared_limit_bytes)
+        kernel = kept[question]
         if isinstance(kernel, Rejection):
             return kernel
         kernels.append(kernel)
@@ -179,19 +185,6 @@ def program(
         steps=tuple(_step(pipeline, kernel, launch) for kernel in kernels for launch in kernel.launches),
     )
     return sized(found, sizes)
-
-
-def _kept_kernel(
-    kept: Kernels, pipeline: Pipeline, block: KernelBlock, params: BlockParams, shared_limit_bytes: int
-) -> CudaKernel | Rejection:
-    """`block_kernel`, written once for all that share `kept`."""
-    question = (block, params, shared_limit_bytes)
-    if question not in kept:
-        kernel = block_kernel(pipeline, block, params, shared_limit_bytes=shared_limit_bytes)
-        if len(kept) >= MOST_KEPT:
-            kept.clear()
-        kept[question] = kernel
-    return kept[question]
 
 
 def _image_buffers(pipeline: Pipeline, partition: Partition) -> Iterator[Buffer]:

@@ -30,24 +30,15 @@ def histogram(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
     clear = Statements()
     clear.line(f"const int i = blockIdx.x * {threads} + threadIdx.x;")
     clear.line(f"if (i < bins * rows) {kernel.name}_image[i] = 0;")
+    given = boundary_stages.parameters(pipeline, kernel, image, "int bins", "int rows")
     parts = [
         *boundary_stages.head(pipeline, kernel, "a histogram"),
         boundary_stages.entry(names[0], threads, [image, "int bins", "int rows"], clear),
-        boundary_stages.entry(
-            names[1],
-            threads,
-            boundary_stages.parameters(pipeline, kernel, image, "int bins", "int rows"),
-            _count(pipeline, kernel, threads),
-        ),
+        boundary_stages.entry(names[1], threads, given, _count(pipeline, kernel, threads)),
     ]
     blocks = least(MOST_BLOCKS, ceil_div(width * height, threads * PIXELS_PER_THREAD))
-    cleared = CudaLaunch(
-        entry=names[0],
-        grid=(ceil_div(bins * rows, threads), 1, 1),
-        block=(threads, 1, 1),
-        images=(kernel.name,),
-        scalars=(bins, rows),
-    )
+    cleared = CudaLaunch(entry=names[0], grid=(ceil_div(bins * rows, threads), 1, 1), block=(threads, 1, 1),
+                         images=(kernel.name,), scalars=(bins, rows))  # fmt: skip
     counted = boundary_stages.launch(
         pipeline, kernel, names[1], blocks, threads, kernel.name, first=(bins, rows), shared_bytes=shared_bytes(kernel)
     )

@@ -47,14 +47,7 @@ _SHUFFLES = {
     "ushort": ("(int)value", "(ushort){}"),
     "__half": ("(int)__half_as_ushort(value)", "__ushort_as_half((ushort){})"),
 }
-_VECTORS = {
-    "uint8": "uchar",
-    "int16": "short",
-    "uint16": "ushort",
-    "int32": "int",
-    "float16": "half",
-    "float32": "float",
-}
+_VECTORS = {**STORED, "float16": "half"}
 """What the functions that load and store are called by, and of which CUDA has vectors; not of halves, which are moved
 as ushort."""
 _WORDS = {8: "uint2", 16: "uint4"}  #: By bytes

@@ -30,7 +30,7 @@ def text(pipeline: Pipeline, block: KernelBlock, planned: TileLayout, shape: Thr
         ways = [functions.path("pixels", border=True)]
     far = [functions.passes()] if planned.passes else []
     parts = [*_stages(functions, block.kernels), *_functions(functions), *far, *ways]
-    return "\n".join([*parts, _kernel(functions, entry, planned, shape)])
+    return "\n".join([*parts, _kernel(functions, entry)])
 
 
 def _stages(functions: StageFunctions, written: Iterable[str]) -> list[str]:
@@ -77,14 +77,12 @@ def strips(
             parts.append(f"// {name}, in strips\n{stages.stages(kernel, '_strip')}")
     parts += [*_functions(functions), *far, *frame]
     parts.append(rolling.text(*split, made, functions, changed))
-    parts.append(_strips_kernel(functions, entry, planned, shape, made))
+    parts.append(_strips_kernel(functions, entry, made))
     return "\n".join(parts)
 
 
-def _strips_kernel(
-    functions: StageFunctions, entry: str, planned: TileLayout, shape: ThreadRectangle, made: Strip
-) -> str:
-    body, pipeline = Statements(), functions.pipeline
+def _strips_kernel(functions: StageFunctions, entry: str, made: Strip) -> str:
+    body, pipeline, planned, shape = Statements(), functions.pipeline, functions.layout, functions.shape
     body.line(f"const int x0 = blockIdx.x * {made.width}, y0 = blockIdx.y * {made.height};")
     given = functions.arguments("x0", "y0", outputs=True)
     first, reach = made.first_lane * made.across, planned.reach
@@ -104,9 +102,7 @@ def _strips_kernel(
         f"{call('strip<true>', *given)};",
     )
     if reach:
-        if planned.rounds:
-            body.line("extern __shared__ __align__(16) unsigned char shared_memory[];")
-            body.line("Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);")
+        _shared(body, planned)
         body.comment("The frame, in small rectangles: all threads go one way.")
         body.line(f"const int x_end = min(x0 + {made.width}, width), y_end = min(y0 + {made.height}, height);")
         rows = body.block(f"for (int y = y0; y < y_end; y += {shape.height})")
@@ -117,8 +113,7 @@ def _strips_kernel(
         own.line(f"{call('frame', *functions.arguments('x', 'y', 'x_end', 'y_end', *tiles, outputs=True))};")
         if planned.rounds:
             own.line("__syncthreads();")
-    head = f'extern "C" __global__ void __launch_bounds__({shape.threads}) {entry}'
-    return function(head, functions.parameters(outputs=True), body, below=True)
+    return _entry(functions, entry, body)
 
 
 def _header(pipeline: Pipeline, block: KernelBlock, planned: TileLayout) -> str:
@@ -149,12 +144,11 @@ def _tiles(planned: TileLayout) -> str:
     return struct.text()
 
 
-def _kernel(functions: StageFunctions, entry: str, planned: TileLayout, shape: ThreadRectangle) -> str:
+def _kernel(functions: StageFunctions, entry: str) -> str:
+    planned, shape = functions.layout, functions.shape
     given = functions.arguments("x0", "y0", *(["tiles"] if planned.rounds else []), outputs=True)
     body = Statements()
-    if planned.rounds:
-        body.line("extern __shared__ __align__(16) unsigned char shared_memory[];")
-        body.line("Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);")
+    _shared(body, planned)
     body.line(f"const int x0 = blockIdx.x * {shape.width}, y0 = blockIdx.y * {shape.height};")
     reach = planned.reach
     by_steps = "".join(f"\n    && {each}" for each in functions.steps_inside())
@@ -169,5 +163,15 @@ def _kernel(functions: StageFunctions, entry: str, planned: TileLayout, shape: T
         )
     else:
         body.line(f"{call('pixels', *given)};")
-    head = f'extern "C" __global__ void __launch_bounds__({shape.threads}) {entry}'
+    return _entry(functions, entry, body)
+
+
+def _shared(body: Statements, planned: TileLayout) -> None:
+    if planned.rounds:
+        body.line("extern __shared__ __align__(16) unsigned char shared_memory[];")
+        body.line("Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);")
+
+
+def _entry(functions: StageFunctions, name: str, body: Statements) -> str:
+    head = f'extern "C" __global__ void __launch_bounds__({functions.shape.threads}) {name}'
     return function(head, functions.parameters(outputs=True), body, below=True)

@@ -94,7 +94,6 @@ __device__ __forceinline__ Int to_int(double a) { return a == a ? __double2int_r
 """
 
 
-_SHORTS = {"int16": "short", "uint16": "ushort"}
 _FIRST = "    __device__ __forceinline__ explicit operator float() const { return (float)v; }\n"
 
 
@@ -105,8 +104,8 @@ def types(pipeline: Pipeline, kernels: Iterable[str]) -> tuple[str, str]:
     nodes = [each for name in kernels for body in pipeline.kernel(name).bodies for each in tree.walk(body)]
     held |= {each.dtype for each in nodes}
     wide = "".join(
-        f"    __device__ __forceinline__ explicit operator {name}() const {{ return ({name})v; }}\n"
-        for dtype, name in _SHORTS.items()
+        f"    __device__ __forceinline__ explicit operator {STORED[dtype]}() const {{ return ({STORED[dtype]})v; }}\n"
+        for dtype in ("int16", "uint16")
         if dtype in held
     )
     small = UCHAR + ("typedef unsigned short ushort;\n" if held & {"uint16", "float16"} else "")

@@ -161,12 +161,9 @@ def staged(pipeline: Pipeline, block: KernelBlock, width: int, height: int) -> t
                 if image.single or name in kernel.fetched or large:
                     continue
                 if name not in copies:
-                    own = free_name(f"{name}_staged", taken)
-                    body = PixelAccess(name, 0, 0, None, image.dtype)
-                    copies[name] = ImageKernel(
-                        name=own, pattern="point", bodies=(body,), dtype=image.dtype, channels=image.channels,
-                        area=image.area,
-                    )  # fmt: skip
+                    own, body = free_name(f"{name}_staged", taken), PixelAccess(name, 0, 0, None, image.dtype)
+                    copies[name] = ImageKernel(name=own, pattern="point", bodies=(body,), dtype=image.dtype,
+                                               channels=image.channels, area=image.area)  # fmt: skip
                     kernels.append(copies[name])
                     members.append(own)
                 kernel = _reading(kernel, name, copies[name].name)

@@ -32,8 +32,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 DTYPES = ("uint8", "int16", "uint16", "int32", "float16", "float32")  #: What an image can hold
 POSITIONS = {"x": "@x", "y": "@y", "width": "@width", "height": "@height"}
@@ -44,7 +44,6 @@ _RANK = {"uint8": 0, "int16": 0, "uint16": 0, "int32": 1, "float16": 2, "float32
 INT32 = (-(2**31), 2**31 - 1)
 INTEGERS = {"uint8": (0, 255), "int16": (-(2**15), 2**15 - 1), "uint16": (0, 2**16 - 1), "int32": INT32}
 """Dtype -> least, most."""
-ARITHMETIC = ("+", "-", "*", "/", "%")
 BITWISE = ("<<", ">>", "&", "|", "^")
 LOGICAL = ("&&", "||")
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
@@ -164,6 +163,10 @@ class Let:
 Expr: TypeAlias = (
     Const | PixelAccess | Fetch | Lookup | Local | UnaryOperation | BinaryOperation | Select | Cast | FunctionCall | Let
 )
+_OPERANDS: dict[type, tuple[str, ...]] = {
+    UnaryOperation: ("operand",), Cast: ("operand",), BinaryOperation: ("left", "right"), Let: ("value", "body"),
+    Select: ("condition", "then", "other"), Fetch: ("x", "y"), Lookup: ("index",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,22 +339,9 @@ def _whole(expr: Expr, function: str) -> Expr:
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The operands, in the order in which they are written."""
-    match expr:
-        case UnaryOperation(operand=operand) | Cast(operand=operand):
-            return (operand,)
-        case BinaryOperation(left=left, right=right):
-            return (left, right)
-        case Select(condition=condition, then=then, other=other):
-            return (condition, then, other)
-        case FunctionCall(arguments=arguments):
-            return arguments
-        case Let(value=value, body=body):
-            return (value, body)
-        case Fetch(x=x, y=y):
-            return (x, y)
-        case Lookup(index=index):
-            return (index,)
-    return ()
+    if isinstance(expr, FunctionCall):
+        return expr.arguments
+    return tuple(getattr(expr, name) for name in _OPERANDS.get(type(expr), ()))
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
@@ -380,24 +370,10 @@ def accesses(expr: Expr) -> tuple[PixelAccess, ...]:
 
 def rebuilt(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """The same node over operands that `change` has been given."""
-    match expr:
-        case UnaryOperation(op, operand, dtype):
-            return UnaryOperation(op, change(operand), dtype)
-        case BinaryOperation(op, left, right, dtype):
-            return BinaryOperation(op, change(left), change(right), dtype)
-        case Select(condition, then, other, dtype):
-            return Select(change(condition), change(then), change(other), dtype)
-        case Cast(operand, dtype, implicit):
-            return Cast(change(operand), dtype, implicit)
-        case FunctionCall(function, arguments, dtype):
-            return FunctionCall(function, tuple(change(each) for each in arguments), dtype)
-        case Let(name, value, body, dtype):
-            return Let(name, change(value), change(body), dtype)
-        case Fetch(image, x, y, channel, channels, dtype):
-            return Fetch(image, change(x), change(y), channel, channels, dtype)
-        case Lookup(table, values, index, dtype):
-            return Lookup(table, values, change(index), dtype)
-    return expr
+    if isinstance(expr, FunctionCall):
+        return replace(expr, arguments=tuple(map(change, expr.arguments)))
+    changed: dict[str, Any] = {name: change(getattr(expr, name)) for name in _OPERANDS.get(type(expr), ())}
+    return replace(expr, **changed) if changed else expr
 
 
 def map_accesses(expr: Expr, change: Callable[[PixelAccess], Expr]) -> Expr:

@@ -21,13 +21,7 @@ a `single` value per channel, which every pixel of its readers sees.
   these have to lie in memory.
 - A kernel has one body for all channels (accesses with channel None are at the channel that is computed), or one for
   each channel. The value of a body is converted to the kernel's dtype as C does it (expr.py says how).
-- A border says what stands outside an image, for one reader of it, in its own coordinates:
-  clamp      aaaa|abcd|dddd     the nearest pixel            (SciPy: nearest)
-  mirror     dcb |abcd| cba     the edge pixel once          (SciPy: mirror; OpenCV: BORDER_REFLECT_101)
-  reflect    dcba|abcd|dcba     the edge pixel twice         (SciPy: reflect; OpenCV: BORDER_REFLECT)
-  repeat     abcd|abcd|abcd     the image again              (SciPy: grid-wrap)
-  constant   vvvv|abcd|vvvv     a value of the image's dtype (SciPy: constant)
-  All of them hold however far outside a pixel is (a mask may be larger than the image).
+- A border (borders.py) says what stands outside an image, for one reader of it, in its own coordinates.
 
 `topological` orders kernels by their names wherever their dependences leave a choice, so that nothing depends on the
 order in a file.
@@ -50,7 +44,6 @@ from fusiond_mincut.frontend.expr import Expr, Fetch, Operations, PixelAccess
 
 PATTERNS = ("point", "local", "global", "scan", "hysteresis")
 BOUNDARIES = ("global", "scan", "hysteresis")  #: Patterns that are never fused: they cut a pipeline in two
-BORDERS = ("clamp", "mirror", "reflect", "repeat", "constant")
 WIDEST_IMAGE = 65_536
 TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  #: A pipeline's name
 ACCURACIES = ("strict", "relaxed")
@@ -91,6 +84,9 @@ class Area:
         return _counted(self.width, width, height), _counted(self.height, width, height)
 
 
+_COUNTED = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv, "%": operator.mod}
+
+
 def _counted(expr: Expr, width: int, height: int) -> int:
     def of(each: Expr) -> int:
         return _counted(each, width, height)
@@ -102,16 +98,8 @@ def _counted(expr: Expr, width: int, height: int) -> int:
             return width
         case PixelAccess(image=tree.HEIGHT):
             return height
-        case tree.BinaryOperation("+", left, right):
-            return of(left) + of(right)
-        case tree.BinaryOperation("-", left, right):
-            return of(left) - of(right)
-        case tree.BinaryOperation("*", left, right):
-            return of(left) * of(right)
-        case tree.BinaryOperation("/", left, right) if int(of(right)) > 0:
-            return of(left) // of(right)
-        case tree.BinaryOperation("%", left, right) if int(of(right)) > 0:
-            return of(left) % of(right)
+        case tree.BinaryOperation(op, left, right) if op in "+-*" or (op in "/%" and int(of(right)) > 0):
+            return cast("int", _COUNTED[op](of(left), of(right)))
         case tree.FunctionCall("min", arguments):
             return least(*map(of, arguments))
         case tree.FunctionCall("max", arguments):

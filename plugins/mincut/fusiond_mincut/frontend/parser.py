@@ -41,7 +41,7 @@ from fusiond.model.errors import UnknownName
 from fusiond.model.inputs import values
 from fusiond.model.inputs.documents import Node
 from fusiond.model.program import Fill
-from fusiond_mincut.frontend import areas, graph, masks, syntax
+from fusiond_mincut.frontend import areas, borders, graph, masks, syntax
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import Const, Expr, TypeProblem
 from fusiond_mincut.frontend.graph import Area, Border, ImageKernel, Pipeline, PipelineImage, SamplingStep
@@ -451,6 +451,6 @@ def _border(node: Node, image: PipelineImage) -> Border:
     if isinstance(node.value, str):
         if node.value == "constant":
             raise node.fail("a constant border has a value: {constant: 0}")
-        return Border(mode=node.choice(*graph.BORDERS))
+        return Border(mode=node.choice(*borders.MODES))
     value = node.mapping(known=("constant",), required=("constant",))["constant"]
     return Border(mode="constant", value=_held(value, image.dtype))

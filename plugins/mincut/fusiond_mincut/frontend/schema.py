@@ -5,18 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fusiond.model.inputs.schemas import FILL, NUMBER, TEXT, Schema, closed, document, list_of, mapping_of, names
-from fusiond_mincut.frontend import expr, graph, masks, syntax
+from fusiond_mincut.frontend import borders, expr, graph, masks, syntax
 
 _DTYPE: Schema = {"enum": list(expr.DTYPES)}
 _CHANNELS: Schema = {"type": "integer", "minimum": 1, "maximum": len(syntax.CHANNELS)}
 _SIDE = {"type": "integer", "minimum": 1, "maximum": graph.WIDEST_IMAGE}
 _FORMULA = {"type": ["string", "number"], "description": "an expression over images, parameters, masks and `let`"}
-_BORDER = {
-    "anyOf": [
-        {"enum": [each for each in graph.BORDERS if each != "constant"]},
-        closed({"constant": NUMBER}, ["constant"]),
-    ]
-}
+_BORDER = {"anyOf": [{"enum": list(borders.MAPPED)}, closed({"constant": NUMBER}, ["constant"])]}
 _SIZE: Schema = {
     **list_of({"type": ["integer", "string"]}, least=2, most=2),
     "description": "width and height: numbers, or expressions of the pipeline's width and height",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fusiond_mincut.frontend import areas, graph, syntax
+from fusiond_mincut.frontend import areas, borders, graph, syntax
 from fusiond_mincut.frontend import expr as tree
 from fusiond_mincut.frontend.expr import Expr, TypeProblem
 from fusiond_mincut.frontend.graph import Area, Border, ImageKernel, PipelineImage
@@ -98,6 +98,6 @@ def check_sides(width: int, height: int, channels: int) -> None:
 
 def border_of(given: BorderMode, image: PipelineImage) -> Border:
     mode, value = (given, 0) if isinstance(given, str) else given
-    if mode not in graph.BORDERS:
-        raise TypeProblem(f"border is {mode!r}; it can be {', '.join(graph.BORDERS)}")
+    if mode not in borders.MODES:
+        raise TypeProblem(f"border is {mode!r}; it can be {', '.join(borders.MODES)}")
     return Border(mode=mode, value=tree.const(value, image.dtype).value if mode == "constant" else 0)

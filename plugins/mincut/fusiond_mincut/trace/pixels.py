@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from fusiond_mincut.frontend import expr as tree
@@ -47,17 +48,14 @@ class TracedPixel:
             raise TypeProblem("only an image can be read at an offset")
         if not isinstance(offset, tuple) or len(offset) != 2 or not all(type(each) is int for each in offset):
             raise TypeProblem(f"an image is read at constant whole offsets, not at {offset!r}")
-        dx, dy = offset
-        seen = self.expr
-        return TracedPixel(PixelAccess(seen.image, seen.dx + dx, seen.dy + dy, seen.channel, seen.dtype))
+        return TracedPixel(replace(self.expr, dx=self.expr.dx + offset[0], dy=self.expr.dy + offset[1]))
 
     def _at_channel(self, channel: int) -> TracedPixel:
         if not isinstance(self.expr, PixelAccess) or self._channels == 1:
             raise TypeProblem("an image of one channel has no .r, .g, .b and .a")
         if channel >= self._channels:
             raise TypeProblem(f"an image of {self._channels} channels has no .{syntax.CHANNELS[channel]}")
-        seen = self.expr
-        found = TracedPixel(PixelAccess(seen.image, seen.dx, seen.dy, channel, seen.dtype), whole=self._whole)
+        found = TracedPixel(replace(self.expr, channel=channel), whole=self._whole)
         found._of = self._of
         return found
 

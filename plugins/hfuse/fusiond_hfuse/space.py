@@ -36,7 +36,7 @@ from fusiond.model.gpu.limits import BARRIER_IDS
 from fusiond.model.nouns import Config, DeviceLimits, Value
 from fusiond.strategy.space import EMPTY, Parameter, Space
 from fusiond_hfuse.analysis import pairing, partition, registers
-from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
+from fusiond_hfuse.frontend.fusion_group import KernelGroup
 from fusiond_hfuse.frontend.source_kernel import WARP, volume
 
 FIT = "fit"
@@ -83,16 +83,11 @@ def fused(group: KernelGroup, limits: DeviceLimits, arch: str) -> Space:
     ways = _Ways(
         group=group, limits=limits, counts=counts, common=_common(group, limits), warp=warp,
         virtual={letter: values for letter, values in virtual.items() if len(values) > 1},
-        strides=limits.multiprocessors > 0 and all(map(_may_stride, group.slots)),
+        strides=limits.multiprocessors > 0 and all(partition.may_stride(slot.kernel) for slot in group.slots),
         trades=limits.registers_per_sm > 0 and warp and trades_registers(group, arch),
     )  # fmt: skip
     parameters = (*_shape_parameters(ways), *_register_parameters(ways))
     return Space(parameters=parameters, restrictions=tuple(_restrictions(ways)))
-
-
-def _may_stride(slot: FusionSlot) -> bool:
-    """Whether a block may do another one's work behind its own: not where its own waits for the other's."""
-    return partition.may_go_on(slot.kernel) and not slot.kernel.parsed.cooperative
 
 
 def _shape_parameters(ways: _Ways) -> Iterator[Parameter]:

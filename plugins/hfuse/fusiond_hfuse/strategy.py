@@ -172,23 +172,18 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             def program(config: Config) -> Program:
                 group = about.group.at(config)
                 threads = {letter: config.integer(f"threads.{letter}") for letter in group.letters}
-                caps = {
-                    each: resources.own_cap(about, threads[each], config.get(f"cap.{each}", "none"))
-                    for each in group.letters
-                }
-                apart = emit.unfused(group, threads, caps, order=order, issue=issue)
-                return resources.carved(about, apart)
+                wanted = {letter: config.get(f"cap.{letter}", "none") for letter in group.letters}
+                caps = {letter: resources.own_cap(about, threads[letter], each) for letter, each in wanted.items()}
+                return resources.carved(about, emit.unfused(group, threads, caps, order=order, issue=issue))
 
-            return Baseline(
-                name=name, detail=detail, space=knobs, emit=program, like=None if name == "sequential" else "sequential"
-            )
+            like = None if name == "sequential" else "sequential"
+            return Baseline(name=name, detail=detail, space=knobs, emit=program, like=like)
 
         if analysis.alone:
             plain = next(space.unfused(group, about.target.limits, plain=True).points())
             given = Space(parameters=tuple(Parameter(name=name, values=(value,)) for name, value in plain.items()))
-            return (
-                Baseline(name="given", detail="as its file says", space=given, emit=functools.partial(_alone, about)),
-            )
+            whole = functools.partial(_alone, about)
+            return (Baseline(name="given", detail="as its file says", space=given, emit=whole),)
         first, *_, last = group.names
         count = len(group.slots)
         back = group.letters[::-1]
@@ -276,9 +271,8 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
     def _pair(self, about: GroupAnalysis, letters: str, config: Config) -> Program | Rejection:
         part = about.group.among(letters)
         if not any(set(pair) == set(letters) for pair in about.legal):
-            return Rejection(
-                rule="not_in_space", nodes=part.names, detail=f"{' and '.join(part.names)} cannot be fused"
-            )
+            detail = f"{' and '.join(part.names)} cannot be fused"
+            return Rejection(rule="not_in_space", nodes=part.names, detail=detail)
         return self._fused(about, part, config)
 
     def _single(self, about: GroupAnalysis, letter: str, config: Config) -> Program | Rejection:

@@ -83,6 +83,11 @@ def may_go_on(kernel: SourceKernel) -> bool:
     return not kernel.parsed.parts
 
 
+def may_stride(kernel: SourceKernel) -> bool:
+    """Whether a block may do another one's work behind its own: not where its own waits for the other's."""
+    return may_go_on(kernel) and not kernel.parsed.cooperative
+
+
 def schedule(group: KernelGroup, config: Config, multiprocessors: int = 0) -> FusionSchedule:
     """The schedule of a config. KeyError or TypeError when it is not a point of the group's space, ValueError for a
     shape that a kernel does not have."""

@@ -156,11 +156,9 @@ def composed(group: KernelGroup, programs: Sequence[tuple[str, Program]], launch
     ]
     before = [step for part in parts for step in part.steps if not step.counted]
     steps = [step for part in parts for step in part.steps if step.counted]
-    places = {
-        letter: f"{source.name}:{_namespace(letter, ptx=source.language is SourceLanguage.PTX) if letters[1:] else ''}"
-        for (letters, _), source in zip(programs, (part.sources[0] for part in parts), strict=True)
-        for letter in letters
-    }
+    places: dict[str, str] = {}
+    for (letters, _), part in zip(programs, parts, strict=True):
+        places |= _places(letters, part.sources[0])
     tickets = (each for _, program in programs for each in program.buffers if each.name.startswith("tickets."))
     names = (fuse.listed(group.among(letters).names) for letters, _ in programs)
     found = Program(
@@ -195,6 +193,14 @@ def _part(letters: str, program: Program, stream: int) -> Program:
     if len(letters) > 1:
         sources = tuple(dataclasses.replace(each, name=name) for each in sources)
     return dataclasses.replace(program, sources=sources, steps=tuple(map(renamed, program.steps)))
+
+
+def _places(letters: str, source: Source) -> dict[str, str]:
+    """Letter -> what stands before the name of a variable of the slot in the source of a part."""
+    if len(letters) == 1:
+        return {letters: f"{source.name}:"}
+    ptx = source.language is SourceLanguage.PTX
+    return {letter: f"{source.name}:{_namespace(letter, ptx=ptx)}" for letter in letters}
 
 
 def _namespace(letter: str, *, ptx: bool) -> str:

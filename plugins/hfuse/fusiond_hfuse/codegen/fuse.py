@@ -183,15 +183,10 @@ def _loop(schedule: FusionSchedule, side: FusedSide, thread: str, indent: str) -
 
     A block may write to shared memory that a slower thread of the block before still reads, hence the barrier; all
     threads of the side come to it equally often, those that left the body early too."""
-    again = []
+    lines = [f"{indent}for (unsigned int at = block; at < {blocks_of(side)}; at += fusiond_blocks) {{"]
     if side.slot.kernel.parsed.uses_dynamic_shared or side.slot.kernel.parsed.static_shared_bytes != 0:
-        again = [f"{indent}    if (at != block) FUSIOND_BARRIER({side.barrier}, {side.threads});"]
-    return [
-        f"{indent}for (unsigned int at = block; at < {blocks_of(side)}; at += fusiond_blocks) {{",
-        *again,
-        *work(schedule, side, thread, "at", indent),
-        f"{indent}}}",
-    ]
+        lines.append(f"{indent}    if (at != block) FUSIOND_BARRIER({side.barrier}, {side.threads});")
+    return [*lines, *work(schedule, side, thread, "at", indent), f"{indent}}}"]
 
 
 # --- at block level -------------------------------------------------------------------------------------

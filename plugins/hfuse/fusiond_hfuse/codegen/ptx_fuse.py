@@ -32,7 +32,6 @@ from fusiond_hfuse.codegen import fuse
 from fusiond_hfuse.codegen.hidden_arguments import MULTIPROCESSORS, alignment, counters
 from fusiond_hfuse.codegen.ptx_side import ARENA, INDENT, SideWriter
 from fusiond_hfuse.codegen.sides import grid_axes, hidden_words, trade
-from fusiond_hfuse.frontend.fusion_group import KernelGroup
 from fusiond_hfuse.frontend.source_kernel import WARP, PtxText
 
 _ARCH = re.compile(r"sm_(\d+)([af]?)")
@@ -52,15 +51,6 @@ def target(texts: list[PtxText]) -> str:
 def version(texts: list[PtxText]) -> str:
     """The newest of their `.version`s."""
     return max((each.module.version for each in texts), key=lambda text: [int(part) for part in text.split(".")])
-
-
-def target_problem(group: KernelGroup) -> str:
-    """Why the kernels of a group fit no module together; empty where they do."""
-    try:
-        target([slot.kernel.ptx for slot in group.slots if slot.kernel.ptx is not None])
-    except ValueError as problem:
-        return str(problem)
-    return ""
 
 
 def write(schedule: FusionSchedule, cap: RegisterCap) -> str:

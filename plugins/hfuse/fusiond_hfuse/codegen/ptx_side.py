@@ -293,13 +293,8 @@ class SideWriter:
         begin = f"%{self.letter}_arena"
         if not any(place.register for place in self._places.values()):
             return []
-        wide = any(
-            each.opcode.endswith("64")
-            and not rewrite.is_plain(each.text)
-            and not self._places.keys().isdisjoint(each.words)
-            for each in instructions(body)
-        )
-        if not wide:
+        wide = (e for e in instructions(body) if e.opcode.endswith("64") and not rewrite.is_plain(e.text))
+        if all(self._places.keys().isdisjoint(each.words) for each in wide):
             return []
         convert = Instruction(0, "", "cvt.u64.u32", f"{begin}_64, {begin}")
         return [PtxRegisters(0, "b64", ((f"{begin}_64", None),)), convert]

@@ -93,8 +93,10 @@ def joint_problems(
             f"{STATIC_SHARED_BYTES} compile, and they cannot all become dynamic"
         )
     if group.slots[0].kernel.ptx is not None:
-        if problem := ptx_fuse.target_problem(group):
-            found["target"] = problem
+        try:
+            ptx_fuse.target([slot.kernel.ptx for slot in group.slots if slot.kernel.ptx is not None])
+        except ValueError as problem:
+            found["target"] = str(problem)
         clusters = [slot.kernel.parsed.cluster for slot in group.slots]
         if len(set(clusters)) > 1:
             found["cluster"] = f"clusters of {' and '.join(map(str, clusters))} blocks; a launch has one kind"

@@ -22,15 +22,11 @@ def namespace(side: FusedSide) -> str:
     defines = define_values(kernel.defines, side.slot.sizes, side.shape, where=kernel.where("defines"))
     macros = list(dict.fromkeys([*(name for name, _ in defines), *kernel.unit.macros]))
     lines = [
-        f"// --- {side.slot.letter}: {kernel.name} " + "-" * (92 - len(kernel.name)),
-        "",
-        f"namespace fusiond_{side.slot.letter} {{",
-        "",
+        f"// --- {side.slot.letter}: {kernel.name} " + "-" * (92 - len(kernel.name)), "",
+        f"namespace fusiond_{side.slot.letter} {{", "",
         "// Whatever is not shadowed must not compile: a helper that reads the fused block's index would be wrong.",
-        shadows.POISON,
-        *_barrier(side),
-        "",
-    ]
+        shadows.POISON, *_barrier(side), "",
+    ]  # fmt: skip
     if macros:
         lines += [*(f'#pragma push_macro("{name}")' for name in macros), ""]
     if defines:

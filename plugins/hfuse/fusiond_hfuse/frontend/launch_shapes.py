@@ -32,8 +32,7 @@ def shape_of(slot: FusionSlot, block: Dim3) -> LaunchShape:
     """Grid, shared bytes and scalar values of a slot at a block shape. RequestError names the key that fails."""
     kernel = slot.kernel
     names: dict[str, expressions.Scalar] = {**slot.extents, **axes("block", block)}
-    key = "grid"
-    where = kernel.where("grid")
+    key, where = "grid", kernel.where("grid")
     try:
         lengths = [each.integer(names) for each in kernel.grid]
         for length, most in zip(lengths, MAX_GRID, strict=False):
@@ -44,8 +43,7 @@ def shape_of(slot: FusionSlot, block: Dim3) -> LaunchShape:
         padded = (*lengths, 1, 1)
         grid = (padded[0], padded[1], padded[2])
         names.update(axes("grid", grid))
-        key = "shared"
-        where = kernel.where("shared")
+        key, where = "shared", kernel.where("shared")
         shared_bytes = kernel.shared.integer(names) + kernel.parsed.moved_bytes
         if not 0 <= shared_bytes <= MAX_SHARED_BYTES:
             raise ExpressionError(f"{shared_bytes} bytes of shared memory, which no block has")

@@ -9,7 +9,6 @@ from pathlib import PurePath
 from fusiond.model.errors import RequestError, UnknownName
 from fusiond.model.inputs.documents import UNKNOWN
 from fusiond.strategy import Inputs
-from fusiond_hfuse.frontend.draft_yaml import named
 from fusiond_hfuse.frontend.python_slice import last_name, parsed
 
 _MOVES = ("make_block_ptr", "make_tensor_descriptor", "advance", "to", "cast", "multiple_of", "max_contiguous")
@@ -65,6 +64,11 @@ def _lines(path: str, kernel: ast.FunctionDef, jitted: Mapping[str, ast.Function
         role = f"role: input, fill: {unknown}" if uses[each] == {"load"} else role
         yield f"  - {{name: {named(each)}, dtype: {unknown}, elements: {unknown}, {role}}}"
     yield f"grid: [{unknown}]"
+
+
+def named(text: str) -> str:
+    """YAML takes `on` and `no` for true and false."""
+    return f'"{text}"' if text.lower() in ("on", "off", "yes", "no", "true", "false", "null") else text
 
 
 def _several(values: tuple[object, ...]) -> str:

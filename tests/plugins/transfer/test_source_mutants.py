@@ -42,7 +42,7 @@ MUTANTS = [
     ("analysis/row_lines.py", "if int(there) != int(start):", "if False:", "chunks"),
     ("analysis/chunks.py", "rest += share", "rest = share", "chunks"),
     ("codegen/buffers.py", "for each in bounds[first:last])", "for each in [at])", "chunks"),
-    ("codegen/buffers.py", "with_others.get(name, (name,))", "(name,)", "parts_fuzz"),
+    ("codegen/buffers.py", "with_others.get(name, (name,))", "(name,)", "sub_vectors"),
     ("analysis/eviction.py", "if graph.cell[old] in there and new in uses.of:", "if False:", "limited_cells"),
     ("analysis/eviction.py", "here = stays[0] if placed else", "here = stays[-1] if placed else", "limit"),
     ("analysis/limited_cells.py", "<= limit:", "<= 2 * limit:", "limited_cells"),

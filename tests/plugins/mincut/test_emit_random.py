@@ -230,7 +230,7 @@ def compared(runner: Runner, foreign: Foreign) -> None:
             elif foreign.tolerance:
                 np.testing.assert_allclose(got, right, rtol=foreign.tolerance, atol=foreign.tolerance, err_msg=what)
             else:
-                np.testing.assert_array_equal(got, wanted, err_msg=f"{output} {what}")
+                np.testing.assert_array_equal(got, right, err_msg=f"{output} {what}")
 
 
 @pytest.mark.parametrize("name", ["perona_malik", "dog", "guided"])

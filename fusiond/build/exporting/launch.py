@@ -612,19 +612,6 @@ def _host_library(source: Mapping[str, Any], folder: Path, cache: Path) -> ctype
 # --- memory ---------------------------------------------------------------------------------------------
 
 
-class _Memory:
-    """What one launch has where: the address of each allocation, for the moment."""
-
-    def __init__(self, plan: _Plan, bases: dict[str, int], symbols: Mapping[str, int]) -> None:
-        self.plan, self.bases, self._symbols = plan, bases, symbols
-
-    def address(self, name: str) -> int:
-        if name in self._symbols:
-            return self._symbols[name]
-        buffer = self.plan.buffers[name]
-        return self.bases[buffer["arena"] or name] + int(buffer["offset_bytes"])
-
-
 @dataclass
 class _Block:
     """Memory that the launcher has allocated: on the device, pinned, pageable or managed."""
@@ -960,7 +947,7 @@ class _Run:
         self._caller = stream
         self._staged: list[str] = []
         """Buffers that are copied into memory of the launcher's, because their arena must be one piece."""
-        self._memory = _Memory(self._plan, self._bases(), self._context.symbols)
+        self._bases = self._found_bases()
         document = launcher._document
         self._stand_ins = {each["stand_in"]: each for each in document["seams"] if each["stand_in"]}
         self._before: dict[str | None, list[dict[str, Any]]] = {}
@@ -977,7 +964,7 @@ class _Run:
         self._follow()
         for name in self._staged:
             if self._plan.buffers[name]["role"] != "output" or name in self._launcher._optional:
-                self._move(self._memory.address(name), self._arrays[name].address, name)
+                self._move(self._address(name), self._arrays[name].address, name)
         for name, address in self._symbols():
             if self._plan.buffers[name]["role"] != "output":
                 self._move(address, self._arrays[name].address, name)
@@ -1003,7 +990,7 @@ class _Run:
             self._driver("cuStreamSynchronize", self._caller)
         for name in self._staged:
             if self._plan.buffers[name]["role"] != "input":
-                self._move(self._arrays[name].address, self._memory.address(name), name)
+                self._move(self._arrays[name].address, self._address(name), name)
         for home in [*self._pooled]:  # what the plan has allocated and not freed
             self._driver("cuStreamSynchronize", self._caller)
             self._free({"arena": home}, self._caller)
@@ -1013,7 +1000,15 @@ class _Run:
 
     # --- memory ---
 
-    def _bases(self) -> dict[str, int]:
+    def _address(self, name: str) -> int:
+        """Where a buffer is, for the moment."""
+        if name in self._context.symbols:
+            return self._context.symbols[name]
+        buffer = self._plan.buffers[name]
+        return self._bases[buffer["arena"] or name] + int(buffer["offset_bytes"])
+
+    def _found_bases(self) -> dict[str, int]:
+        """Allocation -> its address."""
         found = {}
         for home, members in self._plan.homes.items():
             if home in self._launcher._planned:
@@ -1074,7 +1069,7 @@ class _Run:
         """The graph of these pointers, seams and sizes; captured when they come for the first time."""
         pitches = tuple(sorted((name, each.pitch or 0) for name, each in self._arrays.items()))
         functions = tuple(sorted((n, id(f)) for n, f in self._functions.items()))
-        key = (tuple(sorted(self._memory.bases.items())), pitches, functions)
+        key = (tuple(sorted(self._bases.items())), pitches, functions)
         graphs = self._sized.graphs
         if key not in graphs:
             lead = self._context.stream("capture")
@@ -1148,19 +1143,19 @@ class _Run:
             else:
                 self._launch(step, stream)
         elif kind == "Copy":
-            source, target = self._memory.address(step["source"][0]), self._memory.address(step["target"][0])
-            size = self._memory.address(step["source"][-1]) + self._plan.bytes_of(step["source"][-1]) - source
+            source, target = self._address(step["source"][0]), self._address(step["target"][0])
+            size = self._address(step["source"][-1]) + self._plan.bytes_of(step["source"][-1]) - source
             self._copy(target, source, size, stream, step)
         elif kind == "CopyBatch":
             self._copy_batch(step, stream)
         elif kind == "Prefetch":
             first, last = step["buffers"][0], step["buffers"][-1]
-            address = self._memory.address(first)
-            size = self._memory.address(last) + self._plan.bytes_of(last) - address
+            address = self._address(first)
+            size = self._address(last) + self._plan.bytes_of(last) - address
             where = self._context.device if step["to_device"] else _THE_HOST
             self._driver("cuMemPrefetchAsync", address, size, where, stream, where=step["name"])
         elif kind == "FillStep":
-            address, size = self._memory.address(step["buffer"]), self._plan.bytes_of(step["buffer"])
+            address, size = self._address(step["buffer"]), self._plan.bytes_of(step["buffer"])
             if self._plan.on_device(step["buffer"]):
                 self._driver("cuMemsetD8Async", address, step["byte"], size, stream, where=step["name"])
             else:
@@ -1179,7 +1174,7 @@ class _Run:
 
     def _for_seam(self, name: str) -> Any:
         """The caller's own array where the plan uses that; else the launcher's memory."""
-        buffer, address = self._plan.buffers[name], self._memory.address(name)
+        buffer, address = self._plan.buffers[name], self._address(name)
         if name in self._arrays and self._arrays[name].address == address:
             return self._arguments[name]
         if self._plan.on_device(name):
@@ -1206,7 +1201,7 @@ class _Run:
     def _copy_batch(self, step: Mapping[str, Any], stream: int) -> None:
         """One call of the driver where it has that (CUDA 13); else, and while a graph is captured, one by one."""
         copies = [
-            (self._memory.address(target), self._memory.address(source), self._plan.bytes_of(source))
+            (self._address(target), self._address(source), self._plan.bytes_of(source))
             for source, target in step["copies"]
         ]
         if self._capturing or not self._driver.has("cuMemcpyBatchAsync_v2"):
@@ -1225,16 +1220,16 @@ class _Run:
         size = self._plan.home_bytes(home)
         self._pooled[home] = step["pooled"]
         if step["pooled"]:
-            self._memory.bases[home] = self._driver.handle("cuMemAllocAsync", size, stream, kind=c_ulonglong)
+            self._bases[home] = self._driver.handle("cuMemAllocAsync", size, stream, kind=c_ulonglong)
             return
         first = self._plan.homes[home][0]
         block = self._context.block(first["memory"], size)
-        self._memory.bases[home] = block.address
+        self._bases[home] = block.address
         self._made[home] = block
 
     def _free(self, step: Mapping[str, Any], stream: int) -> None:
         home = step["arena"]
-        base = self._memory.bases.pop(home)
+        base = self._bases.pop(home)
         if self._pooled.pop(home):
             self._driver("cuMemFreeAsync", base, stream)
         else:
@@ -1245,7 +1240,7 @@ class _Run:
     def _value(self, argument: Mapping[str, Any], step: Mapping[str, Any]) -> bytes:
         """One argument's bytes."""
         if argument["is"] == "Pointer":
-            return self._memory.address(argument["buffer"]).to_bytes(8, "little")
+            return self._address(argument["buffer"]).to_bytes(8, "little")
         if argument["is"] == "Scalar":
             given = self._arrays.get(argument.get("pitch_of", ""))
             pitch = given.pitch if given is not None else None
@@ -1254,12 +1249,12 @@ class _Run:
         for offset, dtype, value in argument.get("numbers", ()):
             data[offset : offset + _BYTES[dtype]] = _packed(dtype, value, step["name"])
         for offset, buffer in argument["pointers"]:
-            data[offset : offset + 8] = self._memory.address(buffer).to_bytes(8, "little")
+            data[offset : offset + 8] = self._address(buffer).to_bytes(8, "little")
         return bytes(data)
 
     def _host_value(self, argument: Mapping[str, Any], step: Mapping[str, Any]) -> object:
         if argument["is"] == "Pointer":
-            return c_void_p(self._memory.address(argument["buffer"]))
+            return c_void_p(self._address(argument["buffer"]))
         value = self._value(argument, step)
         kind = _HOST_TYPES.get(argument.get("dtype", ""))
         if kind is None:

@@ -61,16 +61,12 @@ def read(job: Job, inputs: Inputs) -> tuple[str, StitchingRequest, Mapping[str, 
     if group and "groups" in job.request:
         raise values.job_key(job, "groups").fail("a job with `group: true` is one group; leave this out")
     request = StitchingRequest(
-        job=job,
-        module=module,
-        fills=frozen(filled),
+        job=job, module=module, fills=frozen(filled), deterministic=_deterministic(job, module), group=group,
         dots=values.job_key(job, "dots", DOTS[0]).choice(*DOTS),
         accuracy=values.job_key(job, "accuracy", STRICT).choice(STRICT, AS_XLA),
-        deterministic=_deterministic(job, module),
         probes=values.job_key(job, "probes", PROBES).integer(least=0, most=10_000),
         groups=0 if group else values.job_key(job, "groups", GROUPS).integer(least=0, most=1000),
-        group=group,
-    )
+    )  # fmt: skip
     hashes |= {each.file: each.digest for each in filled.values() if each.file and each.digest}
     return title, request, hashes
 

@@ -78,16 +78,8 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
             content["accuracy"] = request.accuracy
         if request.deterministic:
             content["deterministic"] = True
-        return Workload(
-            strategy=self.name,
-            strategy_version=self.version,
-            name=title,
-            members=(title,),
-            sizes=frozen(),
-            content=content,
-            payload=request,
-            source_hashes=frozen(hashes),
-        )
+        return Workload(strategy=self.name, strategy_version=self.version, name=title, members=(title,), sizes=frozen(),
+                        content=content, payload=request, source_hashes=frozen(hashes))  # fmt: skip
 
     def boundaries(self, text: str) -> tuple[str, ...]:
         module = importer.read(text, "the region")
@@ -128,15 +120,12 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
             {"name": each.name, "groups": len(roots), "bytes": each.bytes, "roots": list(roots)}
             for each, roots in chosen
         ]
+        timed = request.dots == "library" and not rejections
+        calls = probes.library_calls(request.module) if timed else None
+        rules, groups = self._policy(request, tuned, limits), scheduled.fusion.groups
+        entries = performance_library.wanted(about.module(tuned), rules, groups)
         payload = dataclasses.replace(
-            about,
-            text=report.described(found),
-            tuned=tuned,
-            calls=probes.library_calls(request.module) if request.dots == "library" and not rejections else None,
-            entries=performance_library.wanted(
-                about.module(tuned), self._policy(request, tuned, limits), scheduled.fusion.groups
-            ),
-            parts=chosen,
+            about, text=report.described(found), tuned=tuned, calls=calls, entries=entries, parts=chosen
         )
         return Analysis(workload=workload, report=frozen(found), rejections=rejections, payload=payload)
 
@@ -281,15 +270,9 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         wanted = defaultdict[int, float](float)
         for name, way in ways.items():
             wanted[way.threads] += counts[name] * times_us[name]
-        found = spaces.seeds(
-            about.limits,
-            space_,
-            dots=about.request.dots,
-            large=about.forms.split,
-            scatters=about.forms.scatters,
-            ways=ways,
-            threads=max(wanted, key=lambda each: (wanted[each], -each), default=None),
-        )
+        threads = max(wanted, key=lambda each: (wanted[each], -each), default=None)
+        found = spaces.seeds(about.limits, space_, dots=about.request.dots, large=about.forms.split,
+                             scatters=about.forms.scatters, ways=ways, threads=threads)  # fmt: skip
         # What parts were measured for speaks for itself; else those that move least come first.
         measured = [each for each in found if "schedules" in each[1]][: 4 if ways else 0]
         others = [each for each in found if each not in measured]

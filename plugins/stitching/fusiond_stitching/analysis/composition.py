@@ -71,15 +71,11 @@ class Way:
 
     def policy(self, rules: FusionPolicy, shared_limits: Mapping[str, int]) -> FusionPolicy:
         """The rules of a whole plan with this way in their place. `shared_limits`: bytes by label."""
+        registers = self.rows != SHARED
         return dataclasses.replace(
-            rules,
-            threads=self.threads,
-            grain=self.grain,
-            warp=self.exchange == "warp",
-            registers=self.rows != SHARED,
-            per_thread=int(self.rows) if self.rows != SHARED else rules.per_thread,
-            shared_limit=shared_limits[self.shared],
-        )
+            rules, threads=self.threads, grain=self.grain, warp=self.exchange == "warp", registers=registers,
+            per_thread=int(self.rows) if registers else rules.per_thread, shared_limit=shared_limits[self.shared],
+        )  # fmt: skip
 
 
 @dataclass(kw_only=True)

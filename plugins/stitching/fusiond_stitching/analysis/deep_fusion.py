@@ -22,17 +22,7 @@ from fusiond.model.nouns import frozen
 from fusiond_stitching.analysis import fusion
 from fusiond_stitching.analysis import span as spans
 from fusiond_stitching.analysis.absorption import absorbed
-from fusiond_stitching.analysis.fusion import (
-    CHAIN,
-    END,
-    Fusion,
-    FusionCandidate,
-    FusionGroup,
-    LaunchPlace,
-    in_order,
-    library,
-    members_of,
-)
+from fusiond_stitching.analysis.fusion import END, Fusion, FusionGroup, LaunchPlace
 from fusiond_stitching.analysis.open_groups import OpenGroup, OpenGroups
 from fusiond_stitching.analysis.policy import FusionPolicy
 from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, SOURCES, HloInstruction, HloModule, reached
@@ -65,8 +55,8 @@ class _Fusing:
         self.apart = apart
         self.lifted = lifted
         self.spans = spans.analyse(module)
-        self.is_member = members_of(module, policy)
-        self.is_library = {each.name: library(module, each, policy) for each in module.instructions}
+        self.is_member = fusion.members_of(module, policy)
+        self.is_library = {each.name: fusion.library(module, each, policy) for each in module.instructions}
         self.groups = OpenGroups(module, policy, self.spans.between, self.is_library)
         self.evaluations = Evaluations(module) if policy.rules == "xla" else None
         self.calls: dict[str, LaunchPlace] = {}
@@ -100,13 +90,13 @@ class _Fusing:
                 root=each.root,
                 members=tuple(sorted(each.members, key=number.__getitem__)),
                 candidates=tuple(
-                    FusionCandidate(one.schedule, one.blocks, frozen(one.chunks)) for one in each.candidates
+                    fusion.FusionCandidate(one.schedule, one.blocks, frozen(one.chunks)) for one in each.candidates
                 ),
             )
             for each in self.groups
         )
         return Fusion(
-            groups=in_order(self.module, groups), calls=frozen(self.calls), read=frozen(self.read),
+            groups=fusion.in_order(self.module, groups), calls=frozen(self.calls), read=frozen(self.read),
             reasons=frozen(self.reasons),
         )  # fmt: skip
 
@@ -154,7 +144,7 @@ class _Fusing:
         if not problem:
             return
         chain = 1 + max((self.again.get(each, 0) for each in self.module.users[name]), default=0)
-        if chain <= CHAIN and instruction.opcode not in EXPENSIVE and self._may_repeat(instruction):
+        if chain <= fusion.CHAIN and instruction.opcode not in EXPENSIVE and self._may_repeat(instruction):
             self.again[name] = chain
             self._through(instruction)
             return

@@ -96,16 +96,11 @@ class OpenGroups:
             found.append(OpenCandidate(flat, flat.blocks(instruction.dims), {instruction.name: chunk}, {}, flat.sword))
         fits = [each for each in found if self._suits(instruction, each.chunks[instruction.name], each.blocks)]
         number = len(self.groups) + len(self.merged)
-        group = OpenGroup(
-            number=number,
-            place=place,
-            root=instruction.name,
-            layer=self.layer_of(instruction.name),
-            members=[instruction.name],
-            candidates=(fits or found)[:KEPT],
+        self.groups[number] = group = OpenGroup(
+            number=number, place=place, root=instruction.name, layer=self.layer_of(instruction.name),
+            members=[instruction.name], candidates=(fits or found)[:KEPT],
             elementwise=instruction.elementwise or instruction.opcode in MOVEMENT,
-        )
-        self.groups[number] = group
+        )  # fmt: skip
         self._ask_operands(group, instruction)
         return group
 
@@ -179,12 +174,9 @@ class OpenGroups:
         name = instruction.name
         for exact in (True, False):
             for each in other.candidates:
-                if exact != (each.blocks == blocks):
+                tiny = (each.blocks == 1 and each.work <= WASTE) or (blocks == 1 and work <= WASTE)
+                if exact != (each.blocks == blocks) or not (exact or tiny):
                     continue
-                if not exact:
-                    tiny = (each.blocks == 1 and each.work <= WASTE) or (blocks == 1 and work <= WASTE)
-                    if not tiny:
-                        continue
                 both = joined(chunk, each.needs[name], instruction.dims)
                 if self._suits(instruction, both, max(blocks, each.blocks)):
                     return each

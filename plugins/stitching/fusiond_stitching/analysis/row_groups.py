@@ -45,7 +45,8 @@ def merged(module: HloModule, policy: FusionPolicy, fusion: Fusion, lifted: Mapp
         return fusion
     graph = _Graph(module, policy, fusion)
     changed = graph.cut_sums()
-    changed = graph.recompute() or changed
+    while graph.recompute():
+        changed = True
     while pair := graph.next():
         graph.unite(*pair)
         changed = True
@@ -69,8 +70,6 @@ class _Graph:
         self.filled: ChainMap[str, Any] = ChainMap(self.owner, dict(fusion.calls))  #: What has a buffer
         self.nodes = {at: _Node(group, self._reads(group.members)) for at, group in enumerate(fusion.groups)}
         self.tried: set[tuple[int, int]] = set()
-        self.calls = fusion.calls
-        self.into_calls = fusion.read
 
     def _reads(self, members: Iterable[str]) -> frozenset[str]:
         """Parameters, results of library calls, and members of other groups."""
@@ -181,13 +180,7 @@ class _Graph:
     def recompute(self) -> bool:
         """Takes from their groups wide values that another group reads, where one wide buffer gives them by a few cheap
         instructions: they are computed where they are read, and stored no more. What these instructions read in their
-        group is then read by the others, and looked at in turn."""
-        changed = False
-        while self._recompute_once():
-            changed = True
-        return changed
-
-    def _recompute_once(self) -> bool:
+        group is then read by the others, and looked at next time. Whether there were any."""
         changed = False
         for at, node in list(self.nodes.items()):
             dropped = {name for name in node.group.members if self._read_outside(name, at) and self._cheap(name, at)}
@@ -203,7 +196,7 @@ class _Graph:
 
     def _read_outside(self, name: str, at: int) -> bool:
         """By other groups, and by nobody who needs it in memory."""
-        if name in self.module.is_output or any(name in names for names in self.into_calls.values()):
+        if name in self.module.is_output or any(name in names for names in self.before.read.values()):
             return False
         return any(name in node.reads for other, node in self.nodes.items() if other != at)
 
@@ -217,7 +210,7 @@ class _Graph:
             each = self.module[stack.pop()]
             inside = each.opcode in MOVEMENT or (each.elementwise and each.opcode not in EXPENSIVE)
             own = self.owner.get(each.name)
-            if each.opcode in SOURCES or each.name in self.calls or (own is not None and own != at):
+            if each.opcode in SOURCES or each.name in self.before.calls or (own is not None and own != at):
                 wide |= {each.name} if each.elements * FAR_LESS > elements and each.opcode != "constant" else set()
             elif not inside:
                 if each.elements * FAR_LESS > elements:
@@ -275,7 +268,7 @@ class _Graph:
         """The members that others, library calls or the caller need."""
         own = set(group.members)
         outside = {name for node in self.nodes.values() if node.group.members[0] not in own for name in node.reads}
-        for names in self.into_calls.values():
+        for names in self.before.read.values():
             outside |= names
         return frozenset(name for name in own if name in self.module.is_output or name in outside)
 
@@ -289,7 +282,7 @@ class _Graph:
         """Group number or call -> those that read it."""
         found: dict[object, set[object]] = {}
         reads: list[tuple[object, frozenset[str]]] = [(at, node.reads) for at, node in self.nodes.items()]
-        for reader, names in (*reads, *self.into_calls.items()):
+        for reader, names in (*reads, *self.before.read.items()):
             for name in names:
                 if name in self.filled:
                     found.setdefault(self.owner.get(name, name), set()).add(reader)
@@ -307,11 +300,11 @@ class _Graph:
         """The groups at the places that their readers leave them."""
         places: dict[object, LaunchPlace] = {}
         feeds = self._feeds()
-        everything: list[object] = [*self.nodes, *self.calls]
+        everything: list[object] = [*self.nodes, *self.before.calls]
         for each in TopologicalSorter({each: feeds.get(each, ()) for each in everything}).static_order():
             places[each] = self._place(each, feeds.get(each, ()), places, lifted)
         groups = [dataclasses.replace(node.group, place=places[at]) for at, node in self.nodes.items()]
-        calls = {call: places.get(call, END) for call in self.calls}
+        calls = {call: places.get(call, END) for call in self.before.calls}
         reasons = {name: why for name, why in self.before.reasons.items() if any(name == each.root for each in groups)}
         return Fusion(
             groups=in_order(self.module, groups), calls=frozen(calls), read=self.before.read, reasons=frozen(reasons)

@@ -148,15 +148,10 @@ class _StageOrder:
             by_dims.setdefault((each.dims, source), []).append(each)
         for members in by_dims.values():
             place = self.places.place[members[0].name]
-            size = self._chunk(place, members[0].elements)
-            yield Stage(
-                chunk=FlatChunk(size, self.blocks),
-                dims=members[0].dims,
-                results=tuple(StageResult(each.name, self._homes(each)) for each in members),
-                reduction=reduction,
-                sweep=sweep,
-                place=place,
-            )
+            chunk = FlatChunk(self._chunk(place, members[0].elements), self.blocks)
+            results = tuple(StageResult(each.name, self._homes(each)) for each in members)
+            yield Stage(chunk=chunk, dims=members[0].dims, results=results, reduction=reduction, sweep=sweep,
+                        place=place)  # fmt: skip
 
     def _chunk(self, place: RowPlace, elements: int) -> int:
         rows = self.rows

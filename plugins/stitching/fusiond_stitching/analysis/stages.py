@@ -350,20 +350,8 @@ class _Planner:
             writes = [each for each in stage.results if each in where]
             if workspace is not None:
                 writes.append(f"{stage.results[0]}#workspace")
-            stages.append(
-                Stage(
-                    chunk=stage.chunk,
-                    dims=stage.dims,
-                    results=tuple(results),
-                    barrier=barrier.before(read, writes, stage.results),
-                    reduction=reduction,
-                )
-            )
-        return BlockProgram(
-            name=name,
-            blocks=self.candidate.blocks,
-            stages=tuple(stages),
-            root=self.root,
-            schedule=self.candidate.schedule,
-            shared_bytes=size,
-        )
+            needed = barrier.before(read, writes, stage.results)
+            stages.append(Stage(chunk=stage.chunk, dims=stage.dims, results=tuple(results), barrier=needed,
+                                reduction=reduction))  # fmt: skip
+        return BlockProgram(name=name, blocks=self.candidate.blocks, stages=tuple(stages), root=self.root,
+                            schedule=self.candidate.schedule, shared_bytes=size)  # fmt: skip

@@ -70,15 +70,9 @@ def _program(context: GroupContext, results: Sequence[HloInstruction], tile: Tra
         dims=results[0].dims,
         results=tuple(StageResult(each.name, (Global(module.buffer_of(each.name)),)) for each in results),
     )
-    return BlockProgram(
-        name=name,
-        blocks=chunk.parts,
-        stages=(stage,),
-        root=context.group.root,
-        schedule=ChunkSchedule(0, SIDE * SIDE, ScheduleKind.FLAT),
-        shared_bytes=sum(tile_bytes(module, each) for each in tile.reads),
-        tile=tile,
-    )
+    size = sum(tile_bytes(module, each) for each in tile.reads)
+    return BlockProgram(name=name, blocks=chunk.parts, stages=(stage,), root=context.group.root, tile=tile,
+                        schedule=ChunkSchedule(0, SIDE * SIDE, ScheduleKind.FLAT), shared_bytes=size)  # fmt: skip
 
 
 def tile_bytes(module: HloModule, read: str) -> int:

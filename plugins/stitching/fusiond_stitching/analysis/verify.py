@@ -122,10 +122,8 @@ class _Checking:
         place = self.places.get(name)
         if place is None:
             return False
-        result = self.results.get(name)
-        return isinstance(self.plan.steps[place.step], LibraryCall) or (
-            result is not None and result.stored is not None
-        )
+        called = isinstance(self.plan.steps[place.step], LibraryCall)
+        return called or (name in self.results and self.results[name].stored is not None)
 
     # --- steps ---
 
@@ -178,25 +176,25 @@ class _Checking:
             return
         if program.rows is not None:
             self._in_rows(say, here, program, kernel.threads)
-            return
-        if program.updates:
+        elif program.updates:
             self._in_place(say, here, program)
-            return
-        if program.scan:
+        elif program.scan:
             self._scan(say, here, program)
-            return
-        if program.tile is not None:
+        elif program.tile is not None:
             self._tile(say, here, program, program.tile, kernel.threads)
-            return
+        else:
+            self._stages(say, here, program, kernel.threads)
+
+    def _stages(self, say: Say, here: _Place, program: BlockProgram, threads: int) -> None:
         for result in program.results:
             if result.instruction in self.module.launches:
                 say(f"{result.instruction} has a launch of its own, and is computed by nothing else")
         for stage in program.stages:
-            self._stage(say, program, stage, kernel.threads)
+            self._stage(say, program, stage, threads)
         reads = [self._reads(say, here, program, number) for number in range(len(program.stages))]
         self._found_again(say, program, reads)
         overlaps = shared_use.overlaps(self.module, program, reads)
-        for problem in (*overlaps, *shared_use.races(program, reads, kernel.threads)):
+        for problem in (*overlaps, *shared_use.races(program, reads, threads)):
             say(problem)
 
     def _found_again(self, say: Say, program: BlockProgram, reads: Sequence[StageReads]) -> None:

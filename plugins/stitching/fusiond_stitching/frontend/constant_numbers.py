@@ -34,10 +34,7 @@ OPERATIONS: Mapping[str, Callable[..., int]] = {
     "compare": lambda each, a, b: _DIRECTIONS[each.attributes["direction"]](a, b),
     "select": lambda _, test, a, b: a if test else b,
     "clamp": lambda _, low, a, high: min(max(a, low), high),
-    "convert": lambda _, a: a,
-    "copy": lambda _, a: a,
-    "reshape": lambda _, a: a,
-    "broadcast": lambda _, a: a,
+    **dict.fromkeys(("convert", "copy", "reshape", "broadcast"), lambda _, a: a),
 }
 """Opcode -> one element, of the instruction and the elements of its operands."""
 

@@ -351,15 +351,9 @@ class _Parser:
         inside = text[opcode.end() : end]
         attributes = self._attributes(text, end + 1, line)
         payload = opcode[1] in ("constant", "parameter")
-        raw = Raw(
-            name=head[2],
-            opcode=opcode[1],
-            shape=shape,
-            operands=() if payload else tuple(self._operands(inside, line)),
-            attributes=frozen(attributes),
-            payload=inside if payload else "",
-            where=f"{self.path}:{line}",
-        )
+        operands = () if payload else tuple(self._operands(inside, line))
+        raw = Raw(name=head[2], opcode=opcode[1], shape=shape, operands=operands, attributes=frozen(attributes),
+                  payload=inside if payload else "", where=f"{self.path}:{line}")  # fmt: skip
         return raw, bool(head[1])
 
     def _shape(self, text: str, at: int, line: int) -> tuple[RawShape, int]:

@@ -77,16 +77,23 @@ def verify(graph: HloGraph, after: str) -> None:
 # --- scatters -------------------------------------------------------------------------------------------
 
 
-def select_scatters(graph: HloGraph) -> HloGraph:
-    return dataclasses.replace(graph, instructions=selected_scatters.selected(graph.instructions, graph.foreign))
+Instructions: TypeAlias = Mapping[str, HloInstruction]
 
 
-def place_windows(graph: HloGraph) -> HloGraph:
-    return dataclasses.replace(graph, instructions=static_windows.placed(graph.instructions, graph.foreign))
+def _rewriting(name: str, rewritten: Callable[[Instructions, Mapping[str, str]], Instructions]) -> Pass:
+    """A pass that gives other instructions, of these and of those that are left to a library."""
+
+    def apply(graph: HloGraph) -> HloGraph:
+        return dataclasses.replace(graph, instructions=rewritten(graph.instructions, graph.foreign))
+
+    apply.__name__ = name
+    return apply
 
 
-def sink_gathers(graph: HloGraph) -> HloGraph:
-    return dataclasses.replace(graph, instructions=sunk_gathers.sunk(graph.instructions, graph.foreign))
+select_scatters = _rewriting("select_scatters", selected_scatters.selected)
+place_windows = _rewriting("place_windows", static_windows.placed)
+sink_gathers = _rewriting("sink_gathers", sunk_gathers.sunk)
+drop_unit_dims = _rewriting("drop_unit_dims", unit_dims.dropped)
 
 
 def leave_scatters(graph: HloGraph) -> HloGraph:
@@ -149,18 +156,11 @@ def _identity(
     (operand,) = instruction.operands
     before = kept[operand]
     if before.dims != instruction.dims or before.dtype != instruction.dtype:
-        if instruction.opcode == "reshape" and before.opcode == "reshape" and operand not in foreign:
-            first = before.operands[0]
-            if kept[first].dims == instruction.dims:
-                return first
-        return None
-    if instruction.opcode in ("reshape", "copy", "convert", "bitcast-convert"):
-        return operand
+        twice = instruction.opcode == before.opcode == "reshape" and operand not in foreign
+        return before.operands[0] if twice and kept[before.operands[0]].dims == instruction.dims else None
     if instruction.opcode in ("broadcast", "transpose"):
         return operand if instruction.attributes["dimensions"] == tuple(range(len(before.dims))) else None
-    if instruction.opcode == "slice":
-        return operand
-    return None
+    return operand if instruction.opcode in ("reshape", "copy", "convert", "bitcast-convert", "slice") else None
 
 
 def _swapped(
@@ -200,13 +200,6 @@ def _folded(dot: HloInstruction, kept: Mapping[str, HloInstruction], foreign: Ma
     if operands == list(dot.operands):
         return dot
     return dot.becoming("dot", *operands, **attributes)
-
-
-# --- dimensions of size 1 -------------------------------------------------------------------------------
-
-
-def drop_unit_dims(graph: HloGraph) -> HloGraph:
-    return dataclasses.replace(graph, instructions=unit_dims.dropped(graph.instructions, graph.foreign))
 
 
 # --- buffers --------------------------------------------------------------------------------------------

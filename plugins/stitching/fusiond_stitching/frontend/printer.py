@@ -20,10 +20,7 @@ from fusiond_stitching.frontend import windows
 from fusiond_stitching.frontend.graph import KNOWN, Computation, HloInstruction, HloModule
 
 _LISTS = {
-    "broadcast": ("dimensions",),
-    "transpose": ("dimensions",),
-    "reverse": ("dimensions",),
-    "reduce": ("dimensions",),
+    **dict.fromkeys(("broadcast", "transpose", "reverse", "reduce"), ("dimensions",)),
     "gather": (
         "offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims",
         "start_indices_batching_dims", "slice_sizes",

@@ -90,15 +90,11 @@ class Axes:
         if any(by_block or self.axes[-1:] != [each] for each in alone):
             return None  # neighbours along it are no neighbouring threads
         reads = [name for name in slices if name in self.live and self._along_axes(self._classes(name))]
-        return ScanPartition(
-            sizes=tuple(self.body[name].dims[at] for name, at in self.axes),
-            of={name: self.of(name) for name in (*own, *reads)},
-            reads=reads,
-            held=max(
-                sum(map(self.inside_elements, (*self.carried, *self.laid))), *map(self.inside_elements, self.updates), 0
-            ),
-            work=self._work(),
-        )
+        sizes = tuple(self.body[name].dims[at] for name, at in self.axes)
+        of = {name: self.of(name) for name in (*own, *reads)}
+        state = sum(map(self.inside_elements, (*self.carried, *self.laid)))
+        held = max(state, *map(self.inside_elements, self.updates), 0)
+        return ScanPartition(sizes=sizes, of=of, reads=reads, held=held, work=self._work())
 
     def _own(self, values: Sequence[str]) -> dict[str, list[tuple[str, int] | None]]:
         """The classes of which each value has its own index, by dimension."""

@@ -134,9 +134,7 @@ class _Recognised:
         body, condition = self.body, self.condition
         if not len(body.parameters) == len(body.outputs) == len(condition.parameters) == len(self.operands):
             return None
-        if body.foreign or condition.foreign:
-            return None
-        if any(0 in each.dims for each in body.instructions):
+        if body.foreign or condition.foreign or any(0 in each.dims for each in body.instructions):
             return None
         return constant_numbers.loop_run(body, condition, self._begin())
 
@@ -213,12 +211,9 @@ class _Recognised:
         if isinstance(state, str):
             return state
         body = self.body
+        carries = {body.parameters[at]: body.outputs[at] for at in sorted(state.carried)}
         axes = Axes(
-            body,
-            {body.parameters[at]: body.outputs[at] for at in sorted(state.carried)},
-            [body[body.outputs[at]] for at in state.stacked],
-            frozenset(self.run[1]),
-            self.groups,
+            body, carries, [body[body.outputs[at]] for at in state.stacked], frozenset(self.run[1]), self.groups
         )
         inner = [name for loop in loop_bodies.inner_loops(body) for name in loop.reads]
         places = axes.found([*self._slices(state.steps), *inner], by_block=not threads)
@@ -267,21 +262,16 @@ class _Recognised:
             )
 
         return Loop(
-            name=self.call,
-            body=loop_bodies.divided(loop_bodies.renamed(body, own), by_these),
-            trips=self.run[0],
+            name=self.call, body=loop_bodies.divided(loop_bodies.renamed(body, own), by_these), trips=self.run[0],
+            axes=places.sizes, axis_of=axis_of, by_block=not threads, kept=tuple(map(own, kept)),
             inputs=tuple(own(body.parameters[at]) for at in state.needed),
             carries=frozen({own(body.parameters[at]): own(body.outputs[at]) for at in state.carried}),
             stacked=tuple(own(body.outputs[at]) for at in state.stacked),
             numbers=frozen({own(name): step for name, step in state.steps.items()}),
             reads=tuple(own(each) for each in places.reads if each in body.by_name),
-            axes=places.sizes,
-            axis_of=axis_of,
-            by_block=not threads,
             before=frozenset(own(each) for each in body.parameters if each.endswith(loop_bodies.BEFORE)),
-            kept=tuple(map(own, kept)),
             groups=frozen({own(each): (own(value), *rest) for each, (value, *rest) in self.groups.items()}),
-        )
+        )  # fmt: skip
 
     def _named(self, name: str) -> str:
         """What a value is called in the loop: those of loops in it keep their names."""

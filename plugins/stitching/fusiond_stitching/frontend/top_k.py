@@ -75,14 +75,11 @@ def _before(kind: str) -> Computation:
              compared("earlier", "i1", "i2", "LT")]  # fmt: skip
     if floats:
         steps += [
-            compared("none1", "v1", "v1", "NE"),
-            compared("none2", "v2", "v2", "NE"),
+            compared("none1", "v1", "v1", "NE"), compared("none2", "v2", "v2", "NE"),
             scalar("one2", "not", "pred", "none2"),
-            scalar("above", "and", "pred", "none1", "one2"),
-            scalar("none", "and", "pred", "none1", "none2"),
-            scalar("first", "or", "pred", "larger", "above"),
-            scalar("equal", "or", "pred", "same", "none"),
-        ]
+            scalar("above", "and", "pred", "none1", "one2"), scalar("none", "and", "pred", "none1", "none2"),
+            scalar("first", "or", "pred", "larger", "above"), scalar("equal", "or", "pred", "same", "none"),
+        ]  # fmt: skip
     first, equal = ("first", "equal") if floats else ("larger", "same")
     steps += [scalar("tied", "and", "pred", equal, "earlier"), scalar("before", "or", "pred", first, "tied")]
     return Computation.of({"v1": kind, "i1": "s32", "v2": kind, "i2": "s32"}, steps, "before")

@@ -19,6 +19,7 @@ from fusiond.build import cache, compiler
 from fusiond.build.working import working_folder
 from fusiond.model.errors import FusiondError
 from fusiond.model.keys import text_key
+from fusiond.model.outcomes import BuildFailed
 
 _VERSION = re.compile(r"^\s*\.version\s+(\d+)\.(\d+)", re.MULTILINE)
 _TARGET = re.compile(r"^\s*\.target\s+sm_(\d+)([af]?)\b", re.MULTILINE)
@@ -38,13 +39,6 @@ class Assembler:
     @property
     def version(self) -> str:
         return ".".join(map(str, self.release))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoAssembler:
-    """Why nothing here takes a text."""
-
-    reason: str
 
 
 def found() -> tuple[Assembler, ...]:
@@ -100,20 +94,20 @@ def _said(path: str) -> str:
     return "".join(said)
 
 
-def choose(text: str, arch: str, file: str) -> Assembler | NoAssembler:
+def choose(text: str, arch: str, file: str) -> Assembler | BuildFailed:
     """The newest assembler that takes a text and assembles it for an architecture (`sm_90a`); else one line that names
     `file` and the line in it."""
     version, target = _VERSION.search(text), _TARGET.search(text)
     if version is None or target is None:
         lacks = ".version 8.0" if version is None else ".target sm_90"
-        return NoAssembler(reason=f"{file}: it has no line such as {lacks}: not PTX")
+        return BuildFailed(reason=f"{file}: it has no line such as {lacks}: not PTX")
     refused = _mismatch(target, arch)
     if refused is not None:
         where = f"{file}:{_line(text, target)}: {target[0].strip()}"
-        return NoAssembler(reason=f"{where} {refused}")
+        return BuildFailed(reason=f"{where} {refused}")
     there = found()
     if not there:
-        return NoAssembler(reason=f"{file}: {MISSING}")
+        return BuildFailed(reason=f"{file}: {MISSING}")
     isa = int(version[1]), int(version[2])
     new_enough = [each for each in there if each.isa >= isa]
     taking = next((each for each in new_enough if arch in each.archs), None)
@@ -126,7 +120,7 @@ def choose(text: str, arch: str, file: str) -> Assembler | NoAssembler:
         wanted = f"{file}:{_line(text, target)}: no ptxas that is here assembles for {arch}"
     listed = ", ".join(f"{each.version} ({each.path})" for each in there)
     remedy = f"'nvidia-cuda-nvcc>={release}', and set FUSIOND_PTXAS=DIR/nvidia/cu13/bin/ptxas"
-    return NoAssembler(reason=f"{wanted}; there is {listed}: pip install --no-deps --target DIR {remedy}")
+    return BuildFailed(reason=f"{wanted}; there is {listed}: pip install --no-deps --target DIR {remedy}")
 
 
 def release_of(isa: tuple[int, int]) -> str:

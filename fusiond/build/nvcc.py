@@ -183,8 +183,8 @@ def build(source: Source, arch: str, *, cache: BuildCache | None = None) -> ptxa
 def _assembly(source: Source, front: NamedPtx, arch: str) -> ptxas.Assembly | BuildFailed:
     if source.language is SourceLanguage.PTX:
         chosen = assemblers.choose(front.text, arch, _file_name(source))
-        if isinstance(chosen, assemblers.NoAssembler):
-            return BuildFailed(reason=chosen.reason)
+        if isinstance(chosen, BuildFailed):
+            return chosen
         return ptxas.Assembly(front=front, ptxas=chosen.path, version=chosen.version, file=_file_name(source))
     toolkit = find()
     assert toolkit is not None

@@ -15,10 +15,8 @@ from fusiond.model.program import Buffer, Memory, Program, Source, SourceKind, p
 _WIDTH = 100
 _HOST_COMPILER = "g++ -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=off"  #: As host sources are measured
 _ALLOCATIONS = {
-    Giver.WORKSPACE: "cudaMalloc",
-    Giver.HOST_WORKSPACE: "cudaMallocHost",
-    Giver.MANAGED_WORKSPACE: "cudaMallocManaged",
-}
+    Giver.WORKSPACE: "cudaMalloc", Giver.HOST_WORKSPACE: "cudaMallocHost", Giver.MANAGED_WORKSPACE: "cudaMallocManaged",
+}  # fmt: skip
 _NOTES = {
     "keep": "The verdict is `keep`: fusing does not pay here. This is the tuned unfused program.",
     "promising": "The verdict is `promising`: lower bounds in time were counted for a GPU; nothing was measured.",
@@ -106,11 +104,8 @@ def _amount(buffer: Buffer) -> str:
 
 
 def _place(buffer: Buffer) -> str:
-    places = {
-        Memory.DEVICE: "device memory",
-        Memory.PINNED: "pinned host memory",
-        Memory.MANAGED: "managed memory (cudaMallocManaged)",
-    }
+    places = {Memory.DEVICE: "device memory", Memory.PINNED: "pinned host memory",
+              Memory.MANAGED: "managed memory (cudaMallocManaged)"}  # fmt: skip
     return places.get(buffer.memory, "host memory")
 
 
@@ -134,9 +129,8 @@ def _python(program: Program) -> list[str]:
     if any(each.memory is not Memory.DEVICE and layout.is_argument(each) for each in program.buffers):
         lines += ["", *_wrapped(
             "allocate(sizes) returns NumPy arrays for the arguments in host and managed memory, laid out as they were "
-            "measured. "
-            "Other arrays are accepted; where several must be one piece of memory they are copied in and out, and the "
-            "launch waits for that, which costs."
+            "measured. Other arrays are accepted; where several must be one piece of memory they are copied in and "
+            "out, and the launch waits for that, which costs."
         )]  # fmt: skip
     return lines
 
@@ -195,8 +189,7 @@ def _notes(program: Program) -> list[str]:
             notes.append(
                 f"{adapters.file_name(source)} was measured with at most {source.register_cap} registers a thread. "
                 "nvcc ignores -maxrregcount for kernels with __launch_bounds__, so a program built as above may use "
-                "more. "
-                "launch.py and the cubin keep the cap. In C++ replace __launch_bounds__ with "
+                "more. launch.py and the cubin keep the cap. In C++ replace __launch_bounds__ with "
                 f"__maxnreg__({source.register_cap}) (CUDA 12.4), or load the cubin with the driver API."
             )
         if source.include_dirs:

@@ -1,9 +1,11 @@
 """What the pages show: everything escaped, everything there, the buttons that change something."""
 
+import dataclasses
 import json
 import re
 import shutil
 import subprocess
+import sys
 import time
 import xml.etree.ElementTree as Tree
 from collections.abc import Callable
@@ -11,8 +13,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+import fusiond
 from fusiond.cli import main
 from fusiond.model.events import Events, TrialFinished
 from fusiond.model.nouns import Rejection
@@ -431,3 +435,125 @@ def test_nothing_in_a_row_is_markup() -> None:
     assert rows.count("<td") == 4 + 3 + 2
     assert rows.striptags().count(evil) == 4
     assert "<tr data-number=0 class=top>" in rows
+
+
+# --- what a notebook shows of answers and jobs ----------------------------------------------------------
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def store(tmp_path: Path, run_job: Callable[[Store], str]) -> Path:
+    with Store.open(tmp_path / "fusiond.sqlite") as opened:
+        run_job(opened)
+    return tmp_path / "fusiond.sqlite"
+
+
+def shown(text: str | None) -> Tree.Element:
+    assert text is not None
+    return Tree.fromstring(text.replace("<br>", "<br/>"))
+
+
+def test_an_answer(store: Path) -> None:
+    with fusiond.Client(db=store) as client:
+        answer = client.best("<b>maxpool,hist")
+    assert answer is not None
+    root = shown(answer._repr_html_())
+    rows = {row[0].text: row[1].text for row in root.iter("tr")}
+    assert rows["verdict"] == "fuse"
+    assert rows["gain"] == "1.230x, 95 % interval 1.210 to 1.250"
+    assert root.findtext("strong") == "<b>maxpool,hist"  # a name, and no markup
+    pictures = list(root.iter(f"{SVG}svg"))
+    assert len(pictures) == 2
+    assert all(each.find(f"{SVG}style") is not None for each in pictures)
+    assert not [each for each in root.iter() if each.tag in ("script", "link", "img")]
+
+
+def test_a_job(store: Path) -> None:
+    with fusiond.Client(db=store) as client:
+        (row,) = client.jobs()
+        assert row == client.store.named_job(row.id)  # the same row, whoever asks first
+        assert client.store.named_job(row.id) == row
+        assert row != dataclasses.replace(row, id="another")
+        assert len({row, client.show(row.id)}) == 1
+    root = shown(row._repr_html_())  # type: ignore[attr-defined]
+    assert "3 of 3" in {row[1].text for row in root.iter("tr")}
+    search, outcomes = root.iter(f"{SVG}svg")
+    assert len(search.findall(f"{SVG}circle")) == 3
+    assert outcomes.attrib["aria-label"] == "outcomes: 3 measured"
+    store.unlink()
+    assert row._repr_html_() is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_an_answer_costs_no_template_engine_before_it_is_shown(store: Path) -> None:
+    program = (
+        "import sys, json, fusiond\n"
+        f"answer = fusiond.Client(db={str(store)!r}).best('<b>maxpool,hist')\n"
+        "before = 'jinja2' in sys.modules\n"
+        "answer._repr_html_()\n"
+        "print(json.dumps([before, 'jinja2' in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [False, True]
+
+
+# --- who may see the pages over TCP ---------------------------------------------------------------------
+
+
+PATHS = (
+    "/", "/health", "/jobs", "/judge", "/page/jobs/x", "/metrics", "/openapi.json", "/static/style.css", "/nothing",
+)  # fmt: skip
+
+
+def base(url: str) -> str:
+    return url.partition("/?")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_without_the_token(served: Served, path: str) -> None:
+    url, _, _ = served
+    for method in ("GET", "POST", "DELETE"):
+        assert httpx.request(method, base(url) + path).status_code == 401
+        for wrong in ({"params": {"token": "wrong"}}, {"headers": {"authorization": "Bearer wrong"}},
+                      {"headers": {"cookie": "fusiond_token=wrong"}}, {"params": {"token": ""}}):  # fmt: skip
+            assert httpx.request(method, base(url) + path, **wrong).status_code == 403
+
+
+def test_the_url_gives_a_cookie_and_goes_from_the_address(served: Served) -> None:
+    url, _, _ = served
+    with httpx.Client(follow_redirects=False) as client:
+        moved = client.get(f"{url}&state=done", headers={"accept": "text/html"})
+        assert (moved.status_code, moved.headers["location"]) == (303, "/?state=done")
+        cookie = moved.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        page = client.get(base(url) + "/")
+    assert page.status_code == 200
+    assert page.headers["cache-control"] == "no-store"
+    assert page.headers["referrer-policy"] == "no-referrer"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_a_program_brings_it_as_a_bearer_or_in_the_url(served: Served) -> None:
+    url, job, _ = served
+    token = url.partition("token=")[2]
+    found = httpx.get(f"{base(url)}/jobs/{job}", headers={"authorization": f"Bearer {token}"})
+    assert found.json()["id"] == job
+    assert httpx.get(f"{base(url)}/health", params={"token": token}).json()["state"] == "serving"
+
+
+def test_a_form_of_another_page_is_refused(served: Served, page: Any) -> None:
+    _, job, _ = served
+    said = page(f"/page/jobs/{job}/cancel", "POST", headers={"origin": "http://elsewhere.example"})
+    assert (said.status_code, said.text) == (403, "a form of another page\n")
+    own = page(f"/page/jobs/{job}/cancel", "POST", headers={"origin": base(served[0])})
+    assert (own.status_code, own.headers["location"]) == (303, f"/page/jobs/{job}")
+
+
+@pytest.mark.parametrize("odd", ["fusiond_token=\x80", "a=b; ;=;fusiond_token", "fusiond_token=" + "x" * 4000])
+def test_odd_cookies_are_no_token(served: Served, odd: str) -> None:
+    url, _, _ = served
+    assert httpx.get(base(url) + "/", headers=[(b"cookie", odd.encode("latin-1"))]).status_code in (401, 403)

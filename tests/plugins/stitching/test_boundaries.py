@@ -378,7 +378,7 @@ def test_the_catalogues_dots_are_done_by_numpy(runner, name, policy):
     ).plan  # fmt: skip
     program = batch.program(plan)
     dots = [each.stand_in for each in program.seams]
-    assert dots == [each.name for each in emit.launches(program) if emit.is_library(each)]
+    assert dots == [each.name for each in program.launches if emit.is_library(each)]
     got = ByHand(runner, program, batch.given(), {}).outputs()
     assert batch.differences(program, got) == []
 
@@ -424,7 +424,7 @@ ENTRY main {
         program = emit.program(module, plan)
         (seam,) = program.seams
         assert seam.operation == "dot f32[3] = f32[3] x f32[]"
-        (launch,) = [each for each in emit.launches(program) if each.name == seam.stand_in]
+        (launch,) = [each for each in program.launches if each.name == seam.stand_in]
         assert {*seam.reads, *seam.writes} == {each.buffer for each in launch.arguments if isinstance(each, Pointer)}
 
 

@@ -34,7 +34,6 @@ class StitchingAnalysis:
     """The library calls by themselves, timed; None where there are none, or where they are timed in every plan."""
     parts: tuple[tuple[Part, tuple[str, ...]], ...] = field(default=(), repr=False)
     """The groups to measure by themselves, and the roots that each has in the packed plan."""
-
     images: ImagePipeline | None = field(default=None, repr=False)
     """What another strategy can be asked instead, of a pipeline of images."""
 

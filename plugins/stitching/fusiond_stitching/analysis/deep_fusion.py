@@ -30,8 +30,6 @@ from fusiond_stitching.frontend.graph import BYTES, EXPENSIVE, SOURCES, HloInstr
 EVALUATIONS = 64
 """At how many indices the code of one kernel may compute a value. XLA has such a limit too: the code of a stencil that
 is applied n times grows exponentially, and no compiler would come to its end."""
-
-
 COPIES = 4  #: By XLA's rules: how many kernels may compute a cheap instruction again
 
 

@@ -53,10 +53,9 @@ def of_plan(module: HloModule, planned: PlannedModule, fills: Mapping[str, Fill]
     given = {name: fills[module.buffer_of(name)] for name in (*module.parameters, *module.stand_ins)}
     alone = groups(module, planned)
     for group in planned.fusion.groups:
-        if not _trivial(module, group, alone[group.root]):
-            made = part(alone[group.root], given, dots=dots)
-            if made is not None:
-                found[group.root] = made
+        own = alone[group.root]
+        if not _trivial(module, group, own) and (made := part(own, given, dots=dots)) is not None:
+            found[group.root] = made
     return found
 
 

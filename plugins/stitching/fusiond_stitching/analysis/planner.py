@@ -57,8 +57,6 @@ TILE_BYTES = 128  #: Of a window, what is applied of all updates before the next
 WARP = 32
 ROWS = 8  #: Rows of a loop's state that a block has at most
 REGISTERS = 128  #: Registers of a thread that the size of a cooperative grid allows for
-
-
 _UNKNOWN: Library = frozen()
 
 
@@ -69,7 +67,6 @@ class PlannedModule:
     plan: StitchingPlan
     fusion: Fusion
     programs: Mapping[str, BlockProgram]  #: By the group's root
-
     problems: tuple[str, ...] = ()  #: Why groups cannot be: then there is no plan for them, and it is empty
 
 
@@ -177,7 +174,7 @@ def _planned(
             made = StitchingPlan(steps=steps, notes=fusion.reasons)
             return PlannedModule(plan=made, fusion=fusion, programs=frozen(programs))
         if not blamed:
-            return PlannedModule(plan=StitchingPlan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
+            break
         apart |= frozenset(blamed)
     return PlannedModule(plan=StitchingPlan(steps=()), fusion=fusion, programs=frozen({}), problems=(problem,))
 

@@ -86,9 +86,7 @@ def _steps(
     module: HloModule, reduce: HloInstruction, multiprocessors: int, groups: Collection[tuple[int, int, int]]
 ) -> list[HloInstruction] | None:
     """The instructions that stand for a reduce; None where it stays as it is."""
-    if reduce.opcode != "reduce":
-        return None
-    neutral = _neutral_values(reduce)
+    neutral = _neutral_values(reduce) if reduce.opcode == "reduce" else None
     parts = _cut(module, reduce, multiprocessors, groups) if neutral is not None else None
     return None if neutral is None or parts is None else _two_steps(module, reduce, neutral, *parts)
 
@@ -166,10 +164,7 @@ def _results(module: HloModule, reduce: HloInstruction, count: int) -> tuple[str
     """The instructions that are the results of the reduce that this one is a result of, in their order."""
     if count == 1:
         return (reduce.name,)
-    same = (module[name] for name in module.users[reduce.operands[0]])
-    found = {
-        each.attributes["result"]: each.name
-        for each in same
-        if each.opcode == "reduce" and each.operands == reduce.operands
-    }
+    users = (module[name] for name in module.users[reduce.operands[0]])
+    same = (each for each in users if each.opcode == "reduce" and each.operands == reduce.operands)
+    found = {each.attributes["result"]: each.name for each in same}
     return tuple(found[at] for at in range(count))

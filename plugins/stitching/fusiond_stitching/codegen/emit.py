@@ -50,14 +50,8 @@ def program(
 
 def timed_whole(program: Program) -> Program:
     """The same work with everything in the span, library calls too (the paper's end-to-end time, section 6.4)."""
-    return dataclasses.replace(
-        program, steps=tuple(dataclasses.replace(each, counted=True) for each in launches(program))
-    )
-
-
-def launches(program: Program) -> tuple[Launch, ...]:
-    """Its steps: a module's Program has no others."""
-    return tuple(step for step in program.launches)
+    steps = tuple(dataclasses.replace(each, counted=True) for each in program.launches)
+    return dataclasses.replace(program, steps=steps)
 
 
 def is_library(launch: Launch) -> bool:

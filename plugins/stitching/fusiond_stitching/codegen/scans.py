@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from fusiond.model.codegen.code import Code, cpp
 from fusiond_stitching.analysis.indexing import Index, linear, number
@@ -330,11 +330,8 @@ class _Thread(Trips):
     def _first(self, scope: Scope, name: str) -> Iterator[Scope]:
         """Of the threads that all have the same element, the first writes it."""
         own = set(self.loop.axis_of[name])
-        missing = [index for axis, index in enumerate(self.indices) if axis not in own]
-        if not missing:
-            yield scope
-            return
-        with scope.when([cpp("{} == 0", scope.index(each)) for each in missing]) as inner:
+        first = [cpp("{} == 0", scope.index(each)) for axis, each in enumerate(self.indices) if axis not in own]
+        with scope.when(first) if first else nullcontext(scope) as inner:
             yield inner
 
 

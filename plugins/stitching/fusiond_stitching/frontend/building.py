@@ -30,6 +30,9 @@ class Builder(ABC):
     def iota(self, dims: Sequence[int], at: int) -> str:
         return self.add("iota", "s32", dims, dimension=at)
 
+    def cut(self, value: str, dtype: str, begin: Sequence[int], sizes: Sequence[int]) -> str:
+        return self.add("slice", dtype, sizes, value, **box(begin, sizes))
+
     def compared(self, one: str, other: str, dims: Sequence[int], direction: str) -> str:
         return self.add("compare", "pred", dims, one, other, direction=direction, total=False)
 
@@ -49,6 +52,12 @@ class Builder(ABC):
                 given = (names[name] for name in each.operands)
                 names[each.name] = self.add(each.opcode, each.dtype, dims, *given, **each.attributes)
         return names[computation.results[0]]
+
+
+def box(begin: Sequence[int], sizes: Sequence[int]) -> dict[str, Any]:
+    """A slice's attributes."""
+    limits = tuple(at + size for at, size in zip(begin, sizes, strict=True))
+    return {"starts": tuple(begin), "limits": limits, "strides": (1,) * len(sizes)}
 
 
 def rewritten(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusiond_stitching.frontend.attributes import attributes_of
-from fusiond_stitching.frontend.building import Add, Expansion
+from fusiond_stitching.frontend.building import Add, Expansion, box
 from fusiond_stitching.frontend.graph import Computation, HloInstruction
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw, RawModule, arrays
 
@@ -70,8 +70,7 @@ def taken_apart(name: str, dims: tuple[int, ...], whole: str, add: Add) -> Compl
     """The two parts of a parameter f32[dims, 2]."""
     parts = []
     for place, word in enumerate(("real", "imag")):
-        starts, limits = (0,) * len(dims) + (place,), (*dims, place + 1)
-        cut = {"starts": starts, "limits": limits, "strides": (1,) * len(limits)}
+        cut = box((0,) * len(dims) + (place,), (*dims, 1))
         part = add(f"{name}.{word}~cut", "slice", ArrayShape(REAL, (*dims, 1)), (whole,), cut)
         parts.append(add(f"{name}.{word}", "reshape", ArrayShape(REAL, dims), (part,), {}))
     return Complex(*parts)

@@ -94,21 +94,16 @@ def _is_bits(module: HloModule, name: str, depth: int) -> bool:
 
 def _limit(module: HloModule, name: str, depth: int) -> int | None:
     """The largest index that everybody who reads it as one allows; None when nobody does."""
-    found: int | None = None
-    if depth == 0:
-        return None
-    for user in module.users[name]:
+    limits: list[int | None] = []
+    for user in module.users[name] if depth else ():
         reader = module[user]
-        limits = [_as_index(module, reader, place) for place, each in enumerate(reader.operands) if each == name]
+        limits += [_as_index(module, reader, place) for place, each in enumerate(reader.operands) if each == name]
         if reader.opcode in _PASSED and user not in module.foreign:
             limits.append(_limit(module, user, depth - 1))
         if reader.opcode == "compare":
             other = next((each for each in reader.operands if each != name), name)
             limits.append(_iota_size(module, other, depth))
-        for limit in limits:
-            if limit is not None:
-                found = limit if found is None else min(found, limit)
-    return found
+    return min((each for each in limits if each is not None), default=None)
 
 
 def _as_index(module: HloModule, reader: HloInstruction, place: int) -> int | None:

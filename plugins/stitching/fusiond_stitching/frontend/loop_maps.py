@@ -173,8 +173,7 @@ class Maps(Builder):
         if whole is None or self.trips == 1:
             return None
         dims = (self.trips - 1, *each.dims)
-        zeros, ones = (0,) * len(dims), (1,) * len(dims)
-        earlier = self.add("slice", each.dtype, dims, whole, starts=zeros, limits=dims, strides=ones)
+        earlier = self.cut(whole, each.dtype, (0,) * len(dims), dims)
         first = self.add("reshape", each.dtype, (1, *each.dims), self.begin[each.name].name)
         return self.add("concatenate", each.dtype, (self.trips, *each.dims), first, earlier, dimension=0)
 

@@ -60,9 +60,7 @@ class _Users:
         behind = {each.name for each in self.results}
         found: dict[str, None] = {}
         for each in topological(self.found.values()):
-            if each.opcode == "scan" and each.name in behind:
-                continue
-            if not any(name in behind for name in each.operands):
+            if (each.opcode == "scan" and each.name in behind) or behind.isdisjoint(each.operands):
                 continue
             behind.add(each.name)
             alike = each.opcode in ELEMENTWISE and each.dims == dims and each.name not in self.foreign
@@ -100,16 +98,10 @@ class _Users:
         axes = self.loop.axis_of[update.name]
         alone = all(axis is not None or dim == 1 for axis, dim in zip(axes, update.dims, strict=True))
         alone = alone and all(start in self.loop.numbers for start in grown.starts)
+        axis_of = {**self.loop.axis_of, **dict.fromkeys((*grown.pieces, *(inside[each] for each in joined)), axes)}
         made = dataclasses.replace(
-            self.loop,
-            body=grown.body(),
-            inputs=tuple(grown.inputs),
-            stacked=(*others, *labels.values()),
-            reads=(*self.loop.reads, *(grown.pieces if alone else ())),
-            axis_of=frozen({
-                **self.loop.axis_of,
-                **dict.fromkeys((*grown.pieces, *(inside[each] for each in joined)), axes),
-            }),
+            self.loop, body=grown.body(), inputs=tuple(grown.inputs), stacked=(*others, *labels.values()),
+            reads=(*self.loop.reads, *(grown.pieces if alone else ())), axis_of=frozen(axis_of),
         )  # fmt: skip
         results = {each.name: each.attributes["result"] for each in self.results} | labels
         for name in {*results, *joined}:

@@ -114,11 +114,8 @@ class _Select(ScatterRewriting):
                 continue
             name, shape = self.starts.name, self.starts.dims
             if vector < len(shape):
-                starts, limits = list((0,) * len(shape)), list(shape)
-                starts[vector], limits[vector] = component, component + 1
-                cut = (*shape[:vector], 1, *shape[vector + 1 :])
-                steps = {"starts": tuple(starts), "limits": tuple(limits), "strides": (1,) * len(shape)}
-                name = self.add("slice", kind, cut, name, **steps)
+                begin = [component if at == vector else 0 for at in range(len(shape))]
+                name = self.cut(name, kind, begin, (*shape[:vector], 1, *shape[vector + 1 :]))
             large = [(at, tied[at]) for at in batch if at in tied and self.updates.dims[at] > 1]
             spread = self._spread(name, kind, large)
             yield self.compared(self.add("iota", kind, dims, dimension=target), spread, dims, "EQ")

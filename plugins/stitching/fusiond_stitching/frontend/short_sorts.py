@@ -34,11 +34,7 @@ def possible(raw: Raw, sources: Sequence[HloInstruction]) -> bool:
 def expanded(raw: Raw, name: str, sources: Sequence[HloInstruction], before: Computation, put: Add) -> list[str]:
     """The names of the sorted values. `before`: of (x0, y0, x1, y1, ...) whether the x come before the y."""
     at, dims = raw.integers("dimensions")[0], sources[0].dims
-    pairs = (
-        *dims[: at + 1],
-        dims[at],
-        *dims[at + 1 :],
-    )  # each element (dimension `at`) beside each other one, or place
+    pairs = (*dims[: at + 1], *dims[at:])  # each element (dimension `at`) beside each other one, or place
     build = Expansion(name, put)
 
     def along(value: str, kind: str, new: int) -> str:

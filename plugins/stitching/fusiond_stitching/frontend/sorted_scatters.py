@@ -120,9 +120,7 @@ class _Sorted(Rewriting):
         total, valid = self.number(0, "s64", shape), None
         for at, dimension in enumerate(self.targets):
             size = self.scatter.dims[dimension]
-            cut = self.add("slice", "s64", (self.count, 1), columns, starts=(0, at), limits=(self.count, at + 1),
-                            strides=(1, 1))  # fmt: skip
-            own = self.add("reshape", "s64", shape, cut)
+            own = self.add("reshape", "s64", shape, self.cut(columns, "s64", (0, at), (self.count, 1)))
             inside = self.add(
                 "and", "pred", shape,
                 self.compared(own, self.number(0, "s64", shape), shape, "GE"),
@@ -166,7 +164,7 @@ class _Sorted(Rewriting):
         for shift in range(0, rows.bit_length(), _DIGIT):
             sorted_ = self._taken(keys, "s32", (whole,), order) if shift else keys
             order = self._put(order, self._places(sorted_, shift, tiles), whole)
-        return self.add("slice", "s32", (self.count,), order, starts=(0,), limits=(self.count,), strides=(1,))
+        return self.cut(order, "s32", (0,), (self.count,))
 
     def _places(self, keys: str, shift: int, tiles: int) -> str:
         """Where each row comes to lie when it is sorted by one digit."""

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fusiond_stitching.frontend import constant_numbers
-from fusiond_stitching.frontend.building import rewritten
+from fusiond_stitching.frontend.building import box, rewritten
 from fusiond_stitching.frontend.graph import HloInstruction
 from fusiond_stitching.frontend.selected_scatters import REACH, ScatterRewriting
 
@@ -38,13 +37,7 @@ def _cut(each: HloInstruction, given: Mapping[str, HloInstruction]) -> list[HloI
         return None
     dims = given[each.operands[0]].dims
     begin = [min(max(at, 0), dim - size) for at, dim, size in zip(known, dims, each.dims, strict=True)]
-    return [each.becoming("slice", each.operands[0], **_box(begin, each.dims))]
-
-
-def _box(begin: Sequence[int], sizes: Sequence[int]) -> dict[str, Any]:
-    """A slice's attributes."""
-    limits = tuple(at + size for at, size in zip(begin, sizes, strict=True))
-    return {"starts": tuple(begin), "limits": limits, "strides": (1,) * len(sizes)}
+    return [each.becoming("slice", each.operands[0], **box(begin, each.dims))]
 
 
 class _Window(ScatterRewriting):
@@ -84,7 +77,7 @@ class _Window(ScatterRewriting):
         begin = [0] * len(window)
         for target, at in zip(self.numbers["scatter_dims_to_operand_dims"], known, strict=True):
             begin[target] = at
-        return self.add("slice", kind, window, self.operand.name, **_box(begin, window))
+        return self.cut(self.operand.name, kind, begin, window)
 
     def _component(self, at: int, known: Sequence[int] | None) -> str:
         """The start along one dimension, a scalar."""
@@ -92,7 +85,7 @@ class _Window(ScatterRewriting):
         if known is not None:
             return self.constant(known[at], kind)
         flat = self.add("reshape", kind, (self.starts.elements,), self.starts.name)
-        return self.add("reshape", kind, (), self.add("slice", kind, (1,), flat, **_box((at,), (1,))))
+        return self.add("reshape", kind, (), self.cut(flat, kind, (at,), (1,)))
 
     def _fits(self, window: Sequence[int], starts: Sequence[str], known: Sequence[int] | None) -> bool | str:
         """Whether the window lies inside the operand: known, or the name of a truth value."""

@@ -9,6 +9,8 @@ router's two of 64, or a beam's eight, are k reductions over what is at hand.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fusiond.model.language.dtypes import is_float
 from fusiond_stitching.frontend.building import Add, Expansion
 from fusiond_stitching.frontend.graph import DTYPES, Computation, HloInstruction, least, scalar
@@ -59,9 +61,7 @@ def _computation(kind: str) -> Computation:
         scalar("value", "select", kind, "before", "v1", "v2"), scalar("index", "select", "s32", "before", "i1", "i2"),
     ]  # fmt: skip
     before = _before(kind)
-    return Computation(
-        parameters=before.parameters, instructions=(*before.instructions, *chosen), results=("value", "index")
-    )
+    return replace(before, instructions=(*before.instructions, *chosen), results=("value", "index"))
 
 
 def _before(kind: str) -> Computation:

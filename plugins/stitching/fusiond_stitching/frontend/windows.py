@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from fusiond_stitching.frontend import graph
-from fusiond_stitching.frontend.building import Add, Expansion
+from fusiond_stitching.frontend.building import Add, Expansion, box
 from fusiond_stitching.frontend.graph import Computation, HloInstruction
 from fusiond_stitching.frontend.hlo import ArrayShape, Raw
 
@@ -319,8 +319,7 @@ class _Maker(Expansion):
         if not spare:
             return self.add_("reshape", dims, both, last=last)
         joined = self.add_("reshape", (*dims[:at], runs * RUN, *dims[at + 1 :]), both)
-        none, ones = (0,) * len(dims), (1,) * len(dims)
-        return self.add_("slice", dims, joined, last=last, starts=none, limits=tuple(dims), strides=ones)
+        return self.add_("slice", dims, joined, last=last, **box((0,) * len(dims), dims))
 
     def _pad(self, source: str, dims: Sequence[int], at: int, low: int, high: int) -> str:
         lows, highs = ((0,) * at + (each,) + (0,) * (len(dims) - at - 1) for each in (low, high))

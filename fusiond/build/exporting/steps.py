@@ -48,8 +48,7 @@ class StepWriter:
         self._events = {name: index for index, name in enumerate(dict.fromkeys(across))}
         self._of: Mapping[str, int] = of
         self._on_host = host_steps(program)
-        self.helpers: set[str] = set()
-        """The functions beside the runtime's that the statements call."""
+        self.helpers: set[str] = set()  #: The functions beside the runtime's that the statements call
 
     @property
     def streams(self) -> int:
@@ -150,8 +149,8 @@ class StepWriter:
         call = "cudaLaunchCooperativeKernel" if step.cooperative else "cudaLaunchKernel"
         body.line(f"TRY({call}({self.kernel(step)}, grid, block, arguments, {shared}, {stream}));")
 
-    def kernel(self, step: Launch) -> str:
-        """The address of a launch's kernel."""
+    def kernel(self, step: Launch | HostCall) -> str:
+        """The address of a launch's kernel, or of a host function."""
         index = self._program.source(step.source).entries.index(step.entry)
         return f"{getter(self._program, step.source, 'entry')}({index})"
 
@@ -195,15 +194,12 @@ class StepWriter:
         passed = []
         for each in step.arguments:
             if isinstance(each, Bytes):
-                raise ValueError(
-                    f"step {step.name!r} passes a struct to a host function; it takes pointers and numbers"
-                )
+                said = "passes a struct to a host function; it takes pointers and numbers"
+                raise ValueError(f"step {step.name!r} {said}")
             passed.append(self._passed(each))
-        index = self._program.source(step.source).entries.index(step.entry)
-        function = f"{getter(self._program, step.source, 'entry')}({index})"
         body.line(f"using Function = void (*)({', '.join(kind for kind, _ in passed)});")
         values = ", ".join(value for _, value in passed)
-        body.line(f"reinterpret_cast<Function>(const_cast<void*>({function}))({values});")
+        body.line(f"reinterpret_cast<Function>(const_cast<void*>({self.kernel(step)}))({values});")
 
     def _seam(self, body: Statements, seam: Seam, stream: str) -> None:
         reads = ", ".join(self._at(each) for each in seam.reads) or "nullptr"
@@ -268,14 +264,13 @@ class StepWriter:
     def _release(self, body: Statements, arena: str, stream: str, *, pooled: bool) -> None:
         first = homes(self._program)[arena][0]
         base = f"{self._at(first.name)} - {self._number(first.offset_bytes)}"
-        if first.memory is Memory.DEVICE:
-            body.line(f"TRY(cudaFreeAsync({base}, {stream}));" if pooled else f"TRY(cudaFree({base}));")
-        elif first.memory is Memory.MANAGED:
-            body.line(f"TRY(cudaFree({base}));")
-        elif first.memory is Memory.PINNED:
-            body.line(f"TRY(cudaFreeHost({base}));")
-        else:
+        free = "cudaFreeHost" if first.memory is Memory.PINNED else "cudaFree"
+        if first.memory is Memory.PAGEABLE:
             body.line(f"::operator delete({base});")
+        elif first.memory is Memory.DEVICE and pooled:
+            body.line(f"TRY(cudaFreeAsync({base}, {stream}));")
+        else:
+            body.line(f"TRY({free}({base}));")
 
     # --- what is refused ---
 

@@ -5,8 +5,6 @@ takes the texts of its own instruction set and of those before it, and assembles
 for its family, `sm_90a` for that one alone ("Parallel Thread Execution ISA", .version and .target).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """Runs compilers, and runs one again when the machine failed it, so that its messages are about its input."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import logging

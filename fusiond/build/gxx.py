@@ -1,7 +1,5 @@
 """g++: CUDA C++ to shared objects for the cpu device, and host sources to shared objects for any device."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

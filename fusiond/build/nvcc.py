@@ -17,8 +17,6 @@ Register caps. `--maxrregcount` is silently ignored for a kernel with `__launch_
 so the cap is written into the PTX as `.maxnreg`, and the registers that ptxas reports are checked against it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """A cubin as SASS: each instruction with the line of the PTX from which ptxas made it."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -1,7 +1,5 @@
 """The kernels of a PTX text and their parameters, read from their headers."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 

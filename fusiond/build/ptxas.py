@@ -1,7 +1,5 @@
 """PTX to a cubin, once per register cap. The report of ptxas goes into the build cache beside the cubin."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

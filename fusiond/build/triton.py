@@ -1,7 +1,5 @@
 """Triton kernels to PTX: each config comes from the build cache or from a child process (`triton_child`)."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.util

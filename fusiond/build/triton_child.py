@@ -7,8 +7,6 @@ and `kernel.warmup` does the rest, so that arguments are specialised as a launch
 out; fusiond runs its own.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -3,8 +3,6 @@
 A process holds a lock on each of its folders as long as it lives; the kernel lets go of it, however the process ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

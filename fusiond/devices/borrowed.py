@@ -1,7 +1,5 @@
 """Devices that others hold for hours, used for some seconds at a time."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The devices that come with fusiond, registered the way a stranger's would be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from fusiond.devices.base import DeviceProvider

@@ -1,7 +1,5 @@
 """The results of `fusiond calibrate` for a device, and the sampling limits that follow from them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

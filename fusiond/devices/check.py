@@ -11,8 +11,6 @@ runs in child processes, as in a job: a crash or a hang is an outcome. Needs Num
 `--judge ptx` (nvcc, g++, SciPy) a second judge runs the PTX of every bundle, and says whether it agrees (`judged`).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

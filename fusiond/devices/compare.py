@@ -1,7 +1,5 @@
 """Whether two outputs are the same, and if not, where they differ first and by how much."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

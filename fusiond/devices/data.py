@@ -1,7 +1,5 @@
 """Draws inputs and compares outputs on the host, for devices that use host memory."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 

@@ -7,8 +7,6 @@ A program that returns what an earlier run has left, remembers what it was given
 in the very runs that are timed.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Host functions: `extern "C"` entry points of a shared object, called with pointers and scalars."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from pathlib import Path

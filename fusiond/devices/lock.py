@@ -10,8 +10,6 @@ A tuner holds a device for hours. Whoever needs it for some seconds asks for a v
 measurements, and goes on when it is gone, VISIT_SECS later at the latest. The lock stays its own meanwhile, so that no
 other job slips in."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -57,8 +57,7 @@ class Presence:
         self._listener = listener
         self._hello = f"fusiond {time.time():.3f}\n".encode()
         self._asking: list[socket.socket] = []
-        self._lock = threading.Lock()
-        """Whoever has it may use what is in there; the thread alone adds to it."""
+        self._lock = threading.Lock()  #: Whoever has it may use what is in there; the thread alone adds to it
         self._wake, self._woken = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._answer, name="device lock", daemon=True)
         try:
@@ -155,12 +154,10 @@ class Asking:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self.greeted = False
-        """The holder is a fusiond, and has said so."""
+        self.greeted = False  #: The holder is a fusiond, and has said so
         self.heard_at = time.monotonic()
         """When it gave its last sign of life, of `time.monotonic`; one that is not a fusiond gives none."""
-        self.let_in = False
-        """The holder waits until `close`."""
+        self.let_in = False  #: The holder waits until `close`
         self._since: float | None = None
         self._begun = b""
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

@@ -24,8 +24,6 @@ half in it: a variance as the difference of two sums where the mean is beyond 10
 `tanh.approx` (1e-4), and a lone sum that nearly cancels out, of 2**20 elements one after the other (3e-4).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

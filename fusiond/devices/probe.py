@@ -1,7 +1,5 @@
 """A look at a device that was called sick: a program without kernels of its own, in a fresh child process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

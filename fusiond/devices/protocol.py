@@ -6,8 +6,6 @@ SampleRequest  time a bundle, alone or in pairs with another
 Calibrate      what measuring costs on this device, and its ceilings
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any, TypeAlias

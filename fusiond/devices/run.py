@@ -5,8 +5,6 @@
 --samples N       time it as well: N samples of the counted span
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

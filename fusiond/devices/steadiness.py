@@ -1,7 +1,5 @@
 """When samples may begin, and when there are enough of them."""
 
-from __future__ import annotations
-
 import functools
 import math
 import time

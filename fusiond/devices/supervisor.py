@@ -1,7 +1,5 @@
 """Owns the child process of one device: starts it, speaks to it, kills it when it hangs, replaces it when it dies."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re
@@ -59,8 +57,7 @@ class Supervisor:
 
     def __init__(self, provider: DeviceProvider, device: DeviceInfo) -> None:
         self.device = device
-        self.replaced = 0
-        """How many children were replaced because of a fault while they ran something."""
+        self.replaced = 0  #: How many children were replaced because of a fault while they ran something
         kind = type(provider)
         self._command = [
             sys.executable, "-m", "fusiond.devices.worker", f"{kind.__module__}:{kind.__qualname__}", device.name,

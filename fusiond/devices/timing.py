@@ -7,8 +7,6 @@ so both are warmed up until the clock is steady; dropping a candidate after 2 pa
 far, after 5 when it is 3 % behind, saves over a third of the launches and loses next to nothing (docs/measuring.md).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time

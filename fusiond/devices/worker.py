@@ -5,8 +5,6 @@ standard error). It ends when its parent does: end of file on standard input mea
 When it cannot start, its only line says why; its exit status is 75 where that is the machine's fault.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os
@@ -47,8 +45,7 @@ class ExecutorWorker:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._loaded: dict[str, Loaded] = {}
-        self._files: dict[str, tuple[int, ...]] = {}
-        """Reference -> what its file was when its outputs were kept."""
+        self._files: dict[str, tuple[int, ...]] = {}  #: Reference -> what its file was when its outputs were kept
 
     def answer(self, request: protocol.Request) -> protocol.Reply:
         """Do what is asked; every failure of the Program's own is an answer. Raises MachineFault."""

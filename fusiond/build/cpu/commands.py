@@ -5,8 +5,6 @@
 A kernel's object is bound to the flags here and to `native.ABI`: put both into the key of a cache.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -18,8 +18,6 @@ string literals are left alone. `sizeof` and `decltype` of a dynamic shared arra
 array of unknown length.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

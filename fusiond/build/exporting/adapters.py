@@ -8,8 +8,6 @@ PTX is not included but held: the cubin that was built of it, and the text, whic
 The runtime takes what it loads of them in the place of a kernel's address ("CUDA Runtime API", cudaKernel_t).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

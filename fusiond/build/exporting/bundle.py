@@ -8,8 +8,6 @@
 It is the child process's input, the bug report and the export. Only the standard library is used here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

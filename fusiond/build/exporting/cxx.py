@@ -6,8 +6,6 @@ Sizes are members of a struct; what follows from them is computed with 64 bits, 
     ceil_div(4 * hist.n, 256)    ->    ceil_div(4LL * sizes.hist_n, 256LL)
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

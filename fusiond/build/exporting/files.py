@@ -1,7 +1,5 @@
 """`export`: the files of an export folder."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The C++ header of an export: sizes, buffers, seams, and `launch`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fusiond.build.exporting import cxx, layout

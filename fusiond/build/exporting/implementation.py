@@ -1,8 +1,6 @@
 """The C++ file of an export: it computes grids, offsets and scalars from the sizes and issues the steps through the
 CUDA runtime API. Kernels come from the adapters; parts.py holds what does not depend on the Program."""
 
-from __future__ import annotations
-
 from fusiond.build.exporting import cxx, layout, parts
 from fusiond.build.exporting.adapters import getter, is_ptx, space
 from fusiond.build.exporting.header import caller_arenas, signature

@@ -1,7 +1,5 @@
 """Decides who provides each allocation of an exported Program, and which steps the host performs."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Mapping
 

@@ -1,8 +1,6 @@
 """Parts of the implementation that are the same in every export, but for a few names; those with places are for
 `str.format`."""
 
-from __future__ import annotations
-
 STATE = """\
 struct Launcher::State {
     std::map<int, cudaStream_t> streams;

@@ -1,7 +1,5 @@
 """README.txt of an export: how to build and call it, and its limits."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ They stand in one function, in the order of the plan, between what their streams
 that they use: `at` (where each buffer is), `sizes`, `streams`, `state`, and the macro TRY.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 

@@ -4,8 +4,6 @@ The file is a stranger's: its size is bounded, and it is compared with the schem
 the schema leaves open is asked for here where it is needed: a configuration of plain values, a time that is positive.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,8 +1,6 @@
 """Devices that are counted for, by the names of `fusiond.devices.counting.model`: `counted:h100`. They exist where
 nvcc and g++ do, and are used only when named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import fusiond

@@ -1,7 +1,5 @@
 """Loads, stores and atomic operations, and conversions of addresses between spaces."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fusiond.devices.counting import transfers

@@ -14,8 +14,6 @@ that needs longest. Nothing here is an estimate of a time: parts do not overlap 
               so many warps at a time as are resident
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Keeps counts in the build cache, under a key of all that decides them."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -9,8 +9,6 @@ parameters and results, and a call of it behind that; any other address fails. W
 a call, which nothing here runs (`vprintf` and `__assertfail` apart).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias

@@ -7,8 +7,6 @@ and half of it where part of what is read again is found there. Else the distanc
 where that says nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

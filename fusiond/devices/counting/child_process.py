@@ -1,7 +1,5 @@
 """Counts in child processes, because a program's host code runs there. A crash becomes a row with its reason."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

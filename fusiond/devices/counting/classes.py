@@ -1,8 +1,6 @@
 """Classes of SASS instructions, as NVIDIA's table of arithmetic throughput distinguishes them; and those of PTX that no
 compiler removes, a bound from below where there is no SASS."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Sequence

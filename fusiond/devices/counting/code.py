@@ -1,7 +1,5 @@
 """The code that the library runs: one row per operation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ unless a later launch goes by those values. What may be is found in the PTX alon
 instructions: a register depends on all that any instruction may put into it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 

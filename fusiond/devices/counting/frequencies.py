@@ -261,8 +261,7 @@ class _Program:
         self._blocks = range(len(blocks))
         self._costs = [_CHEAPEST * (len(each.instructions) + _CALL * (each.calls is not None)) for each in blocks]
         self._limits: list[tuple[list[tuple[int, float]], float]] = []
-        self._entries: set[frozenset[int]] = set()
-        """The edges into each loop that is to be entered."""
+        self._entries: set[frozenset[int]] = set()  #: The edges into each loop that is to be entered
         self._out: list[list[tuple[int, int]]] = []
         """Of each block, the variables of what leaves it and the blocks where that goes."""
         into: list[list[tuple[int, float]]] = [[(k, -1.0)] for k in self._blocks]

@@ -1,7 +1,5 @@
 """The kernels of a source, and one launch of one of them."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import math

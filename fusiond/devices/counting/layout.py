@@ -1,7 +1,5 @@
 """Memory layout of a kernel: module variables, parameters, shared and local arrays, registers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Matrix products (`mma`, `wmma`, `wgmma`) and the moves of their fragments; runtime/matrices.cpp executes them."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Names the buffer that an out-of-bounds address was probably meant for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

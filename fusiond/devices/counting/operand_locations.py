@@ -1,7 +1,5 @@
 """Where a kernel's operands lie: registers in each block's file, constants in a shared pool."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

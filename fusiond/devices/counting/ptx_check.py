@@ -6,8 +6,6 @@ It has nothing in common with the emulation of C++ but the data, so a mistake of
 is true, false, or null where it cannot judge; `detail` says what differs first, or why not.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

@@ -6,8 +6,6 @@ this is the DRAM level). A point on the slanted roof waits for DRAM, one on the 
 both for what is named beside it. matplotlib lives here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

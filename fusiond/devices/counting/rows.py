@@ -1,7 +1,5 @@
 """Builds the rows of a kernel: operands by location, operations by number."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ counted = count(program, host=binaries_of_host_sources)
 counted.rows[0].read_sectors, counted.outputs["y"], counted.lines["softmax"]
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Mapping

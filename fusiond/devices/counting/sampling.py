@@ -10,8 +10,6 @@ number, so that what depends on the block's index (edges, triangles) is followed
 at most all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -180,8 +180,7 @@ class _Blocks:
 
     def __init__(self, name: str, lines: list[_Line], labels: Mapping[str, int]) -> None:
         self._name, self._lines, self._labels = name, lines, labels
-        self._known: dict[int, bool] = {}
-        """First instruction of what is called -> whether it comes back."""
+        self._known: dict[int, bool] = {}  #: First instruction of what is called -> whether it comes back
 
     def function(self) -> SassFunction:
         lines = self._lines

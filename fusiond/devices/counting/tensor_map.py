@@ -6,8 +6,6 @@
 `tensormap.replace` writes the same fields with the same codes, which are PTX's.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 

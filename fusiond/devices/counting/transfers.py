@@ -1,8 +1,6 @@
 """Asynchronous copies and their barriers: `cp.async`, `mbarrier`, `cp.async.bulk`, tensor maps. runtime/transfers.cpp
 executes them, each copy at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ name, never a wrong count. Some become several operations in a row (`setp` with 
 only the first of them is counted.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias

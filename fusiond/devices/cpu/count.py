@@ -1,7 +1,5 @@
 """Counts what a bundle's launches would do on a GPU: `python -m fusiond.devices.cpu.count BUNDLE [--json]`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

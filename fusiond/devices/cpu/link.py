@@ -5,8 +5,6 @@ and a run takes what its steps come to on streams and engines (`fusiond.model.no
     FUSIOND_CPU_LINK=12GB/s,8us,late   of what could begin at a moment, an engine takes what was ready last
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Guard zones and gaps hold a pattern; a write that misses its buffer by less than
 misses by more meets a mapping of somebody else's or none at all (and kills the child).
 """
 
-from __future__ import annotations
-
 import mmap
 import random
 from collections.abc import Iterator, Sequence
@@ -42,8 +40,7 @@ class HostAllocation:
         except (OSError, OverflowError) as problem:
             raise MemoryError(f"{name}: {total} bytes: {problem}") from None
         self._bytes: NDArray[np.uint8] = np.frombuffer(mapping, np.uint8)
-        self.inside = self._bytes[self._first : self._first + size]
-        """All of it but the guard zones at both ends."""
+        self.inside = self._bytes[self._first : self._first + size]  #: All of it but the guard zones at both ends
         self.views = {each.name: self._view(each) for each in buffers}
         for gap, _ in self._gaps():
             gap[:] = _PATTERN

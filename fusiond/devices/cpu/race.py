@@ -14,8 +14,6 @@ blocks. They are found although only one thread runs at a time. Whether a line r
 empty answer speaks for this launch only. Small launches suffice; one is some 50 times slower than without.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """`python -m fusiond.devices.cpu.run BUNDLE [--inputs X.npz] [--outputs Y.npz]`: a bundle on the processor."""
 
-from __future__ import annotations
-
 import sys
 
 from fusiond.devices import run

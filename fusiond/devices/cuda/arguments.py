@@ -1,8 +1,6 @@
 """Arguments as bytes, laid out as the kernel's entry table says. A mismatch is found here: the driver would read
 on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from fusiond.devices.base import ExecutionError

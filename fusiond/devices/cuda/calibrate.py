@@ -4,8 +4,6 @@ Everything runs in the executor's own context, behind its gate, with kernels of 
 of the figures are those of `fusiond.devices.calibration`.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable

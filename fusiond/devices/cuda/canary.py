@@ -8,8 +8,6 @@ One thread on each multiprocessor watches globaltimer change. The result is the 
 PTX that the driver compiles when it is loaded, as the gate is.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

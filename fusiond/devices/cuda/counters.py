@@ -12,8 +12,6 @@ What nvprof called them, and the paper used:
 Where `ncu` is missing, or may not read the counters, every figure is null, with the reason.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os

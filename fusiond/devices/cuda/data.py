@@ -1,8 +1,6 @@
 """Data on a GPU: drawn, kept and compared there. A checked run moves a few bytes per buffer; whole buffers cross the
 bus only for files, for references of another process, and for host memory."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable

@@ -1,7 +1,5 @@
 """Describes a GPU from the driver's attributes: name, limits and environment. Makes no context."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 

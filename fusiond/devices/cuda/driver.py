@@ -9,8 +9,6 @@ Handles are plain integers; a stream's is `pycuda.driver.Stream.handle`. Everyth
 current.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import uuid

@@ -1,7 +1,5 @@
 """Translates errors of the driver into outcomes. The only module that tells PyCUDA's exceptions from ours."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

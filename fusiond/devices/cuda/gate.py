@@ -9,8 +9,6 @@ itself, because a full launch queue would block the host, and the host is who op
 that happened has the host's time in it, and is taken again. How long it waits grows with what is to be enqueued.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ Host steps (calls, allocations, copies within the host) are done by this thread,
 go on meanwhile, as far as they were filled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

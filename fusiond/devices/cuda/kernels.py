@@ -3,8 +3,6 @@
 The driver compiles the PTX when it is loaded: no nvcc is needed where a bundle runs.
 """
 
-from __future__ import annotations
-
 import struct
 import subprocess
 import sys

@@ -9,8 +9,6 @@ Two clocks. `device`: all is enqueued behind a gate, and two events take the tim
 loop in C and the wall clock takes the time, with the device idle at both ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

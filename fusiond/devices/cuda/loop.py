@@ -7,8 +7,6 @@ Where the loop cannot be built (no g++), or a host library has no trampolines, `
 the steps as Python issues them.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_int, c_size_t, c_uint, c_uint64, c_void_p

@@ -5,8 +5,6 @@ functions, which the compiler makes from the functions' own types:
     fusiond_sizes_N()                  the bytes of each of its parameters, ended by 0
 """
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 from ctypes import POINTER, c_uint, c_void_p

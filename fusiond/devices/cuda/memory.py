@@ -5,8 +5,6 @@
 A guard begins at the very byte where the allocation's last buffer ends, so an overrun by one element is seen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ The library is `pynvml` of the package nvidia-ml-py, part of the extra `fusiond[
 the daemon's process may ask as well.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

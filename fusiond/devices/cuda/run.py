@@ -3,8 +3,6 @@
 NumPy and PyCUDA are all that it needs.
 """
 
-from __future__ import annotations
-
 import sys
 
 from fusiond.devices import run

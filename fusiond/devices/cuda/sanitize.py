@@ -5,8 +5,6 @@ all threads reach. Each is a run of its own, many times slower than without. Wit
 (`fusiond.devices.check`) the first candidate of each entry is looked at.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

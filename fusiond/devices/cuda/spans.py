@@ -8,8 +8,6 @@ cost, too. When the gate gave up waiting, the host's time is in the span: it is 
 the patience.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias

@@ -26,8 +26,6 @@ cap.b         its register cap
 kind ...      as above, for all in one
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

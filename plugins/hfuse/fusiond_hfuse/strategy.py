@@ -6,8 +6,6 @@ Of three kernels and more, every pair is a workload of its own (`parts`); what t
 decides how they are paired, and the launches that come of it are one Program, measured whole.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -4,8 +4,6 @@ FusionSchedule  :=  kind, level, assign, map, FusedSide+ in the order of their t
 FusedSide       :=  FusionSlot, block shape, first thread           a slot inside one fused launch
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fusiond.model.drawing import Drawing, LaneDrawing, TimelineLane, TimelineSpan

@@ -10,8 +10,6 @@ pairs save beside each other is then measured.
 A grouping is written as its groups, in the order of their letters: `a+c|b` is a and c fused, and b by itself.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 

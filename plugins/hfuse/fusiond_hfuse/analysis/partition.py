@@ -1,7 +1,5 @@
 """Divides the threads and blocks of the fused launch (Li et al., CGO 2022, section III-B)."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping
 

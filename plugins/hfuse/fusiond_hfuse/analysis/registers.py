@@ -10,8 +10,6 @@ memory allow fewer anyhow. Counts of blocks are whole numbers. d0 is the fused b
 fusiond does not.
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 from dataclasses import dataclass

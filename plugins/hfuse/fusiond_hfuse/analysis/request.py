@@ -1,7 +1,5 @@
 """The request of a job for hfuse: its kernels as a group, and parts of the group."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Programs: kernels one after the other, each on a stream of its own, fused, and some of each."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 

@@ -26,8 +26,6 @@ At block level, whose a block is:
     multiprocessor    each multiprocessor in proportion (POD-Attention, Kamath et al., ASPLOS 2025, section 4)
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

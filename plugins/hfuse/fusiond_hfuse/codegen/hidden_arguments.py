@@ -3,8 +3,6 @@
 Their order is that of `fuse.parameters`: offsets, ratios, slices, the number of launched blocks, the counters.
 """
 
-from __future__ import annotations
-
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 
 TICKETED = ("ticket", "multiprocessor")

@@ -7,8 +7,6 @@ A kernel writes the bytes, since only arguments of a launch know the addresses o
 variable, since kernels may not write to constant memory. Both are steps that are not counted, before all others.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 

@@ -19,8 +19,6 @@ out of a shuffle: ptxas knows of no other way that they do, and a side behind a 
 differently loses its uniform registers (one kernel took 46 registers with the shuffle, 68 without).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -16,8 +16,6 @@
 PtxRegisters, labels, local and static shared arrays keep their names: scopes of PTX keep them apart.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which fused blocks fit the device's limits, and which caps bound their registers, from the compiler's facts."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """One side of a fused kernel: its namespace, the function that runs one of its blocks, and the call of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from fusiond.model.language.dtypes import DTYPES

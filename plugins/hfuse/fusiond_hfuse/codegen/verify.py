@@ -1,7 +1,5 @@
 """The invariants of a fused kernel: its schedule and Program before the build, its PTX afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from fusiond.model.gpu.limits import BARRIER_IDS

@@ -1,7 +1,5 @@
 """The arguments and constants of a kernel's YAML file, and whether the kernel's parameters agree with them."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -5,8 +5,6 @@
 Whether all threads come to them: uniformity.py.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

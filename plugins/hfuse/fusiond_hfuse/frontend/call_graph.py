@@ -1,7 +1,5 @@
 """Which functions of a unit call which, and so which must be handed the shadow parameters: see shadows.py."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from fusiond_hfuse.frontend import barriers, cursors, shadows

@@ -1,7 +1,5 @@
 """The tree that libclang makes of a kernel's text, against CUDA declarations of ours, and its diagnostics."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Iterator

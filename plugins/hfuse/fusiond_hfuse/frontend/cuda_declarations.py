@@ -4,8 +4,6 @@ Only what shapes the tree must be right here: qualifiers, built-in variables, ba
 is missing does no harm: the front end goes on, and the compiler that builds the kernel has the last word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from fusiond.model.language import dtypes

@@ -1,8 +1,6 @@
 """Walks clang's trees. Results are kept with their unit: many passes look at a kernel, and each step through clang's
 own interface costs ten microseconds."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 

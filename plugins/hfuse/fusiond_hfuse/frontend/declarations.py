@@ -1,8 +1,6 @@
 """The declarations of a file, as units that stay or go when a kernel is cut out of it (slicing.py): name, words, and
 whether only the host can call them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`__constant__` and `__device__` variables of a unit: those that the host sets, and those that a run changes."""
 
-from __future__ import annotations
-
 from fusiond.model.errors import UnknownName
 from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.cuda_declarations import DTYPES, VECTOR_OF

@@ -1,7 +1,5 @@
 """Preprocessor directives of a file: conditions, macros, `#error`."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """Drafts a kernel's YAML from its file: the signature and the launch, and `"?"` for the rest."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

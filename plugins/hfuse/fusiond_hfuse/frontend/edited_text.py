@@ -4,8 +4,6 @@ The text is looked at in `code`, where comments and the insides of strings are b
 place in clang's tree is a place there.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection, Iterator
 

@@ -9,8 +9,6 @@ Such a header stands once; where it is first included inside an `#if`, which onl
 every place, guarded by a macro.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 

@@ -1,7 +1,5 @@
 """Reads a kernel's YAML file; docs/kernels.md describes the format. launch_shapes.py evaluates its expressions."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

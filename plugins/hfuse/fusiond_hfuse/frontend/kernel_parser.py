@@ -17,8 +17,6 @@ default argument, a destructor, a member's initialiser. What does not parse any 
 So neither comes to a compiler, let alone to a device.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

@@ -4,8 +4,6 @@ Expressions are worked out in one order: block, grid, shared bytes, scalar value
 so that no cycle can be written down.
 """
 
-from __future__ import annotations
-
 import functools
 import struct
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 pool<float, 5><<<grid, block>>>(...)      -->  pool<float, 5>
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

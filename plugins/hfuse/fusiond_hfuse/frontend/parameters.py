@@ -3,8 +3,6 @@
 struct Row { float* data; int size[2]; };   -->   data at 0 (points to float32), size[0] at 8, size[1] at 12
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ A register is uniform where all threads of a block have the same in it, warp-uni
 nobody can say is divergent, so that an answer errs on the side of a barrier that waits for those that have left.
 """
 
-from __future__ import annotations
-
 import bisect
 import enum
 import itertools

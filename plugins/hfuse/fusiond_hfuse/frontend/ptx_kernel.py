@@ -4,8 +4,6 @@ Nothing is run and nothing is assumed of who wrote it. What stands here is read 
 rewrites the names that a module shares, the registers and barriers that belong to a block, the places of shared memory.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

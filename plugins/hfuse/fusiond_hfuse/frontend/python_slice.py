@@ -7,8 +7,6 @@ needs a few functions and numbers. So the statements at the top of the file that
 and what these name, through the modules that lie beside the file or in its package. Lines stay where they were.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import copy

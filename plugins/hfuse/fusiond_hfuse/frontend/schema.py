@@ -1,7 +1,5 @@
 """A kernel's YAML file as JSON Schema, for editors. `kernel_file.read` decides."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fusiond.model.inputs import schemas

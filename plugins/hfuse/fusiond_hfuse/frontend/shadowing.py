@@ -7,8 +7,6 @@ What sees the block and is no plain function (a method, an operator, a lambda th
 is refused here, or by the second look at the edited text (kernel_parser.py); such a kernel is fused as PTX.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

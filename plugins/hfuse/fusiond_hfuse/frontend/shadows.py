@@ -7,8 +7,6 @@ The paper inlines all calls instead (Li et al., CGO 2022, section III-C). Functi
 calls that depend on a template argument are found too; overloads of one name are treated alike.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Set
 

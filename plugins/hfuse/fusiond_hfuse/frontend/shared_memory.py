@@ -5,8 +5,6 @@ arena.
     __shared__ int cells[64];         -->   using fusiond_cells = int[64]; fusiond_cells& cells = ...;     (moved)
 """
 
-from __future__ import annotations
-
 import re
 
 from fusiond_hfuse.frontend import cursors

@@ -6,8 +6,6 @@ Names of parameters no compiled kernel has. Triton's kernels and those in C have
 how large each is, and an address is what PTX marks as one.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections.abc import Sequence

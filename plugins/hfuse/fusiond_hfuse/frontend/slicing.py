@@ -11,8 +11,6 @@ but never less, whatever templates and conditions decide later. A device cannot 
 becomes blank: places of all that stays are as they were, and so are the lines of preprocessor directives.
 """
 
-from __future__ import annotations
-
 import bisect
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Drafts the YAML of a Triton kernel from its Python: parameters, memory, and values of `triton.autotune`."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath

@@ -3,8 +3,6 @@
 source: norm.py    entry: rms_norm    constants: {BLOCK: [512, 1024], EPS: 1e-6}    warps: [2, 4, 8]    stages: 3
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -9,8 +9,6 @@ no thread decides: no order of statements is looked at, memory and calls count a
 is written where threads may have parted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 
 from fusiond_hfuse.frontend import cursors

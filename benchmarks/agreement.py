@@ -42,8 +42,7 @@ from fusiond.model.outcomes import MeasureFailed, Purpose
 from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Scalar, Source
 from fusiond.tuning.measuring import Measurer
 
-ELEMENTS = (1 << 24, 1 << 20, 1 << 27, 1 << 14)
-"""The one that tells most first."""
+ELEMENTS = (1 << 24, 1 << 20, 1 << 27, 1 << 14)  #: The one that tells most first
 THREADS = 256
 KERNEL = """
 extern "C" __global__ void stream(float* z, const float* x, const float* y, int n) {
@@ -59,8 +58,7 @@ RULERS = {
 """Ruler -> what it finds in the cache."""
 OF_TORCH = ("events", "profiler", "do_bench")
 NOT_ASKED = "not asked"
-SIDE = 8192
-"""Of a product of bfloat16 matrices, for the ceiling of the tensor cores."""
+SIDE = 8192  #: Of a product of bfloat16 matrices, for the ceiling of the tensor cores
 CLOSE, CLOSE_US = 0.05, 2.0
 CALLS = 60
 METRIC = "gpu__time_duration.sum"

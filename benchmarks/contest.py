@@ -22,10 +22,8 @@ from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.tuning import verdict
 
 LEAST_GAIN = 1.02
-MOST_LOST = 10
-"""As in `fusiond.tuning.finals`, which needs more than NumPy."""
-CALL_SECS = 20.0
-"""A kernel that hangs costs no more of a slice."""
+MOST_LOST = 10  #: As in `fusiond.tuning.finals`, which needs more than NumPy
+CALL_SECS = 20.0  #: A kernel that hangs costs no more of a slice
 BATCHES = 2
 FINAL = Sampling(purpose=Purpose.FINAL, warm_up_secs=0.3, pairs=16, budget_secs=0.5)
 """Half of what a job's finals take: what is beside each other here was chosen before."""
@@ -49,10 +47,8 @@ class Samples:
     name."""
 
     processes: list[dict[str, Measurement]] = field(default_factory=list)
-    lost: dict[str, str] = field(default_factory=dict)
-    """Match -> why it failed, the last time."""
-    struck: set[str] = field(default_factory=set)
-    """Matches that failed for a reason that does not pass."""
+    lost: dict[str, str] = field(default_factory=dict)  #: Match -> why it failed, the last time
+    struck: set[str] = field(default_factory=set)  #: Matches that failed for a reason that does not pass
 
     def document(self) -> dict[str, Any]:
         return {"processes": plain(self.processes), "lost": dict(self.lost), "struck": sorted(self.struck)}

@@ -46,8 +46,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "warp_instructions": ("smsp__inst_executed.sum",),
 }
 """Column of the count -> what ncu adds up to it. Atomics and reductions have other sectors, on both sides."""
-RANKED = ("softmax", "hist+maxpool")
-"""Headlines whose candidates are ranked both ways."""
+RANKED = ("softmax", "hist+maxpool")  #: Headlines whose candidates are ranked both ways
 SECS = 60.0
 COUNT_SECS = 300.0
 

@@ -37,8 +37,7 @@ from tools.gpu_box.build import catalogue, small
 
 MODELS = Path(__file__).parents[1] / "configs" / "jobs" / "gpu"
 SECS = 240.0
-MOST_ERROR = 0.05
-"""What sampling says less of is counted whole, where that takes no longer than this."""
+MOST_ERROR = 0.05  #: What sampling says less of is counted whole, where that takes no longer than this
 WHOLE_SECS = 90.0
 COSTS = ("hfuse:hist,maxpool", "mincut:harris", "stitching:lr_step", "transfer:fig2")
 

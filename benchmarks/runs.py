@@ -18,8 +18,7 @@ from fusiond.model.system import driver
 
 RESULTS = Path(__file__).parent / "results"
 
-Run = dict[str, Any]
-"""The document of a run."""
+Run = dict[str, Any]  #: The document of a run
 
 
 def new(benchmark: str, citation: str, command: str, evidence: str, device: dict[str, Any]) -> Run:

@@ -48,8 +48,7 @@ LARGE: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """Script -> what is different at the sizes of models."""
 ROUNDS, ROUND_SECS = 7, 0.15
-KNOWN_SECS = 8.0
-"""Of a function's time, left for the last state."""
+KNOWN_SECS = 8.0  #: Of a function's time, left for the last state
 SEARCH = {"trials": 3, "timeout": "20s"}
 CLOSE = 5e-3
 STATES = ("unknown", "tune", "known")

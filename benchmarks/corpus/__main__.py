@@ -41,8 +41,7 @@ from fusiond_stitching.frontend import fills, importer
 
 GPU = "h100"
 MODEL_OFF = 0.05
-SECS = 120.0
-"""For counting a module."""
+SECS = 120.0  #: For counting a module
 KEPT = runs.RESULTS / "static" / f"corpus-{GPU}.json"
 PAGE = DOCS / "results-corpus.md"
 WANTED = "pip install flax optax equinox"

@@ -92,8 +92,7 @@ class _Dumped:
         self._steps: list[Launch] = []
         self._used: dict[str, tuple[Slice, str]] = {}
         self._written: set[str] = set()
-        self._given: set[str] = set()
-        """Read before anything is written there."""
+        self._given: set[str] = set()  #: Read before anything is written there
         self.copied = 0
 
     def launched(self, number: int, line: str) -> None:

@@ -36,10 +36,8 @@ from fusiond.devices.supervisor import Supervisor
 from fusiond.model.errors import RequestError
 from fusiond.model.nouns import DeviceInfo
 
-SCREENING_SHARE = 0.4
-"""Of a measurement's time."""
-TRIES = 2
-"""Of a headline that failed."""
+SCREENING_SHARE = 0.4  #: Of a measurement's time
+TRIES = 2  #: Of a headline that failed
 MEMORY_BYTES = 8 << 30
 Index = Mapping[str, dict[str, Any]]
 

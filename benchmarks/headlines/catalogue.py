@@ -29,10 +29,8 @@ PIPELINES = {
 class Headline:
     name: str
     strategy: str
-    what: str
-    """At which size, for a reader of the table."""
-    rivals: tuple[str, ...]
-    """Groups of rivals that do the same work (`benchmarks.headlines.rivals`)."""
+    what: str  #: At which size, for a reader of the table
+    rivals: tuple[str, ...]  #: Groups of rivals that do the same work (`benchmarks.headlines.rivals`)
 
     def job(self, *, tiny: bool = False) -> str:
         """A job file."""

@@ -26,12 +26,10 @@ class Function:
     name: str
     what: str
     shapes: tuple[Shape, ...]
-    tiny: tuple[Shape, ...]
-    """To try it out on a processor."""
+    tiny: tuple[Shape, ...]  #: To try it out on a processor
     jax: Maker
     torch: Maker
-    triton: Callable[[Any, Any], Callable[..., Any]] | None = None
-    """From torch and triton."""
+    triton: Callable[[Any, Any], Callable[..., Any]] | None = None  #: From torch and triton
     liger: str | None = None
     """The function of `liger_kernel.transformers.functional` that does the same, where it has one."""
 

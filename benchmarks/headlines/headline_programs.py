@@ -33,8 +33,7 @@ MOST_UNFUSED, MOST_FUSED = 24, 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     name: str
-    role: str
-    """`unfused` or `fused`."""
+    role: str  #: `unfused` or `fused`
     config: Config
     program: Program
 

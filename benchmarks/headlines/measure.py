@@ -28,13 +28,11 @@ from fusiond.model.outcomes import MeasureFailed, Outcome, Purpose
 from fusiond.tuning import verdict
 
 SEEDS = (0, 1)
-FINALISTS = 2
-"""Of either side."""
+FINALISTS = 2  #: Of either side
 SCREENING = Sampling(purpose=Purpose.SEARCH, warm_up_secs=0.1, least_pairs=4, pairs=10, budget_secs=0.15)
 RIGHT = "right"
 
-Document = dict[str, Any]
-"""What is known of a headline, as JSON."""
+Document = dict[str, Any]  #: What is known of a headline, as JSON
 
 
 def new(entry: Mapping[str, Any]) -> Document:
@@ -56,10 +54,8 @@ def new(entry: Mapping[str, Any]) -> Document:
 class HeadlineRun:
     """A headline on its way."""
 
-    entry: Mapping[str, Any]
-    """Its part of index.json."""
-    folder: Path
-    """Of its bundles."""
+    entry: Mapping[str, Any]  #: Its part of index.json
+    folder: Path  #: Of its bundles
     found: Document
     keep: Callable[[], None]
 

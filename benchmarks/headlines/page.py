@@ -63,8 +63,7 @@ def write(folder: Path = RESULTS, root: Path = ROOT) -> list[str]:
 # --- what is kept ---------------------------------------------------------------------------------------
 
 
-Lease = dict[str, Run]
-"""Of one device: benchmark -> its last run. `headlines` is always among them."""
+Lease = dict[str, Run]  #: Of one device: benchmark -> its last run. `headlines` is always among them.
 
 
 def newest(folder: Path) -> list[Lease]:

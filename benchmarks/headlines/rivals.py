@@ -36,16 +36,12 @@ from fusiond.model.outcomes import Purpose
 from fusiond.model.program import Program, Role
 
 GROUPS = ("issue", "torch", "triton", "jax", "cupy")
-CLOSE = 1e-3
-"""Over the largest element: the order of a long sum is another."""
+CLOSE = 1e-3  #: Over the largest element: the order of a long sum is another
 AUTOTUNED = "max-autotune-no-cudagraphs"
-RANKS = 3
-"""Of rivals in a group, at most."""
-TRIES = 2
-"""Of a rival that was cut by the end of its slice."""
+RANKS = 3  #: Of rivals in a group, at most
+TRIES = 2  #: Of a rival that was cut by the end of its slice
 CUT = "was cut when its slice was over"
-SHORT_US = 200.0
-"""Calls of a framework are enqueued in a row until a sample is five times as long."""
+SHORT_US = 200.0  #: Calls of a framework are enqueued in a row until a sample is five times as long
 Index = Mapping[str, dict[str, Any]]
 WAYS = ("priorities", "green contexts", "programmatic dependent launch")
 

@@ -7,8 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-LARGEST = 16384
-"""A row that is no longer than this is held by one program."""
+LARGEST = 16384  #: A row that is no longer than this is held by one program
 
 
 @triton.jit

@@ -33,8 +33,7 @@ from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 
 TRIALS, QUICK_TRIALS = 64, 12
-SPACE = "batchnorm+hist"
-"""The paper's motivating example."""
+SPACE = "batchnorm+hist"  #: The paper's motivating example
 QUICK_TEXTS = 4
 
 

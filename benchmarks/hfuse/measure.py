@@ -42,8 +42,7 @@ class Bench(TunedBench):
 
     factors: Sequence[float] = pairs.FACTORS
     trials: int = 64
-    search_secs: float = 1800
-    """Of each job, before its finals."""
+    search_secs: float = 1800  #: Of each job, before its finals
 
 
 def sweep(bench: Bench, pair: Pair) -> dict[str, Any]:

@@ -55,10 +55,8 @@ class Pair:
 
     first: str
     second: str
-    varied: str
-    """Whose size is swept."""
-    named: bool
-    """The paper's text marks it so; where it does not, the choice is ours: the kernel with the finer steps."""
+    varied: str  #: Whose size is swept
+    named: bool  #: The paper's text marks it so; where it does not, the choice is ours: the kernel with the finer steps
 
     @property
     def name(self) -> str:

@@ -21,12 +21,9 @@ class KernelRow:
     """A row of figure 8."""
 
     time_ms: Two
-    issue_slot_pct: Two
-    """Issue slots that issued an instruction."""
-    memory_stall_pct: Two
-    """Of the stalls, those that wait for memory instructions."""
-    occupancy_pct: Two
-    """Achieved, not theoretical."""
+    issue_slot_pct: Two  #: Issue slots that issued an instruction
+    memory_stall_pct: Two  #: Of the stalls, those that wait for memory instructions
+    occupancy_pct: Two  #: Achieved, not theoretical
 
 
 FIGURE_8: Mapping[str, KernelRow] = {
@@ -56,12 +53,9 @@ class FusedRow:
 class PairRow:
     """A row of figure 9."""
 
-    native_issue_slot_pct: Two
-    """Of the two native kernels, weighted by their cycles."""
-    free: FusedRow
-    """N-RegCap"""
-    capped: FusedRow
-    """RegCap"""
+    native_issue_slot_pct: Two  #: Of the two native kernels, weighted by their cycles
+    free: FusedRow  #: N-RegCap
+    capped: FusedRow  #: RegCap
 
 
 FIGURE_9: Mapping[str, PairRow] = {

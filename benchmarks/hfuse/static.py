@@ -35,13 +35,11 @@ from fusiond.requests.planning import Prepared, prepare, reference, target_for_a
 from fusiond.requests.registry import Registry
 from fusiond.strategy import Target
 
-SHOWN = ("paper_even_split", "paper_r0", "vertical")
-"""Seeds with columns of their own."""
+SHOWN = ("paper_even_split", "paper_r0", "vertical")  #: Seeds with columns of their own
 MARGIN = 8
 """Registers that a candidate without a cap may have more than the native kernel that has most: what ptxas hands out at
 once (a thread's are a multiple of eight)."""
-GENERATED = 64
-"""Candidates whose writing is timed."""
+GENERATED = 64  #: Candidates whose writing is timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

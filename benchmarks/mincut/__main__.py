@@ -31,8 +31,7 @@ from fusiond_mincut.plugin import PIPELINES
 TRIALS, BLOCKS = 48, 16
 QUICK_TRIALS, QUICK_BLOCKS, QUICK_SIZES = 4, 0, "sizes: {width: 96, height: 64}\n"
 
-SAID = ("device", "only", "quick", "trials", "blocks", "search-secs")
-"""The options that are kept with a run."""
+SAID = ("device", "only", "quick", "trials", "blocks", "search-secs")  #: The options that are kept with a run
 
 
 def main(argv: Sequence[str]) -> int:

@@ -21,12 +21,10 @@ from fusiond_mincut.codegen import block_configs, emit
 from fusiond_mincut.frontend.graph import Pipeline
 
 BY_HAND = Path(__file__).parent / "by_hand"
-SIDE = 1024
-"""Of the square images that are counted: large enough for edges to be few, small enough for a minute."""
+SIDE = 1024  #: Of the square images that are counted: large enough for edges to be few, small enough for a minute
 TILES = ("32x8*1 tile", "32x8*4 tile")
 STRIPS = ("32x4*16 rows2", "32x4*16 rows4", "32x4*32 rows2")
-GRID = {"columns": 120, "rows": 64}
-"""Pixels of a block of threads of the kernels by hand."""
+GRID = {"columns": 120, "rows": 64}  #: Pixels of a block of threads of the kernels by hand
 
 
 def run(pipelines: dict[str, Pipeline], say: Callable[[str], None]) -> list[dict[str, Any]]:

@@ -27,10 +27,8 @@ METHODS = ("unfused", "basic", "algorithm1", "exact", "general")
 class Bench(TunedBench):
     trials: int
     blocks: int
-    search_secs: float = 1800
-    """Of each job, before its finals."""
-    sizes: str = ""
-    """For a job file; empty for the paper's sizes."""
+    search_secs: float = 1800  #: Of each job, before its finals
+    sizes: str = ""  #: For a job file; empty for the paper's sizes
 
 
 def application(bench: Bench, name: str) -> dict[str, Any]:

@@ -31,10 +31,8 @@ from fusiond.service.frameworks.region_answers import Found, Question
 from fusiond_stitching.analysis import traffic
 
 GPU, ARCH, DEVICE = "h100", "sm_90", "cuda:0"
-SECS = 120.0
-"""For counting a region."""
-LARGEST = 2 << 30
-"""Bytes of the arrays of a region that is counted: counting may touch all of them."""
+SECS = 120.0  #: For counting a region
+LARGEST = 2 << 30  #: Bytes of the arrays of a region that is counted: counting may touch all of them
 
 
 class Noting(region_answers.Asker):

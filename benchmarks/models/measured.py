@@ -21,8 +21,7 @@ import fusiond.torch
 from benchmarks.models import in_jax, models
 
 ROUNDS, QUICK_ROUNDS, LEAST_ROUNDS = 60, 5, 5
-SAMPLE_MS = 50.0
-"""Steps are repeated in a sample until it takes so long."""
+SAMPLE_MS = 50.0  #: Steps are repeated in a sample until it takes so long
 TOLERANCE = {"float32": 2e-3, "bfloat16": 5e-2}
 """Of the largest difference in an output over the largest value there; GPUs multiply float32 in TF32."""
 Way = Callable[[], Any]

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Tree: TypeAlias = Mapping[str, Any]
-DTYPES = ("float32", "bfloat16")
-"""Of activations; parameters, statistics and the optimizer's state are float32."""
+DTYPES = ("float32", "bfloat16")  #: Of activations; parameters, statistics and the optimizer's state are float32
 EPSILON = 1e-5
 RATE, BETAS, DECAY, TINIEST, CLIP = 6e-4, (0.9, 0.95), 0.1, 1e-8, 1.0
 """AdamW's, and the largest norm of all gradients; matrices decay, vectors do not."""

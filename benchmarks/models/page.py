@@ -13,8 +13,7 @@ from benchmarks.runs import Run
 from fusiond.cli.counts import size
 
 PAGE = DOCS / "results-models.md"
-FAR = 1.1
-"""Times its least that a region moves, from which on it is named."""
+FAR = 1.1  #: Times its least that a region moves, from which on it is named
 HEAD = """# Training steps of whole models
 
 `python -m benchmarks.models`: GPT-2-small's step (12 layers, width 768, 12 heads, 8 sequences of 1024 tokens, 50257

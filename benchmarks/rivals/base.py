@@ -17,8 +17,7 @@ from fusiond.model.language.narrow import readable
 from fusiond.model.program import Buffer, Program
 
 Array = NDArray[np.generic]
-About = Mapping[str, Any]
-"""What a rival has to know of the work beside our Program, as JSON."""
+About = Mapping[str, Any]  #: What a rival has to know of the work beside our Program, as JSON
 
 
 class Rival(Protocol):

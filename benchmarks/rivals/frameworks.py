@@ -21,8 +21,7 @@ from benchmarks.rivals.base import Array
 class Framework(Protocol):
     """Arrays of a framework are Any: each has a type of its own."""
 
-    clock: str
-    """`device` where it can be told a stream, else `wall`."""
+    clock: str  #: `device` where it can be told a stream, else `wall`
 
     def given(self, data: Array) -> Any:
         """Host data as an array of the device; done when it returns."""

@@ -17,8 +17,7 @@ from fusiond.devices.cuda.executor import CudaExecutor
 from fusiond.devices.cuda.loaded import CudaProgram
 from fusiond.model.program import Program
 
-UNFUSED = "unfused"
-"""The bundle of the fastest unfused way."""
+UNFUSED = "unfused"  #: The bundle of the fastest unfused way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,9 @@ from fusiond.tuning.search.study import Study
 from fusiond_replay.pack import Pack, Row
 
 AT = (25, 50, 100)
-NEAR = 0.95
-"""A config that reaches this share of the optimum is as good as found."""
-SAMPLES = 5
-"""Behind the warm-ups, which a search takes of a candidate before it is told."""
-FINALISTS = 3
-"""Of a search, which are measured afresh at its end."""
+NEAR = 0.95  #: A config that reaches this share of the optimum is as good as found
+SAMPLES = 5  #: Behind the warm-ups, which a search takes of a candidate before it is told
+FINALISTS = 3  #: Of a search, which are measured afresh at its end
 OUTCOMES = {
     "compile": Outcome.BUILD_FAILED,
     "runtime": Outcome.CRASHED,
@@ -101,8 +98,7 @@ def at_random(recorded: Recorded, trials: int) -> tuple[float, float]:
     """Drawing without replacement, exactly: the expected share after so many trials, and the chance of NEAR."""
     shares = sorted((recorded.best_us / time_us for time_us in recorded.true_us.values()), reverse=True)
     whole = len(recorded.rows)
-    missed = 1.0
-    """The chance that none of the better ones was drawn."""
+    missed = 1.0  #: The chance that none of the better ones was drawn
     expected = near = 0.0
     for better, share in enumerate(shares):
         left = missed * max(0, whole - better - trials) / (whole - better)

@@ -29,8 +29,7 @@ from fusiond.model.nouns import Config
 Search: TypeAlias = "Callable[[Recorded, int, int, int], Sequence[Config]]"
 """(space, seed, trials, asks that are out at once) -> the configs in the order in which they were tried."""
 
-ASKED_IN_VAIN = 50
-"""After so many asks for each trial that were not new points, a search ends."""
+ASKED_IN_VAIN = 50  #: After so many asks for each trial that were not new points, a search ends
 OPTIMIZERS = ("genetic_algorithm", "pso", "greedy_ils", "simulated_annealing", "adaptive_tabu_greywolf")
 """Of Kernel Tuner."""
 

@@ -15,8 +15,7 @@ from fusiond.model.nouns import Config
 from fusiond.model.outcomes import Trial
 from fusiond.tuning.search.study import Study
 
-DONATED, ELSEWHERE = 100, 1000
-"""Trials of a search elsewhere, and what its seeds begin with."""
+DONATED, ELSEWHERE = 100, 1000  #: Trials of a search elsewhere, and what its seeds begin with
 
 
 def own(sampler: str, recorded: Recorded, seed: int, trials: int, ahead: int) -> Sequence[Config]:

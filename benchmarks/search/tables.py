@@ -10,8 +10,7 @@ from benchmarks.pages import table
 from benchmarks.search import drive
 from benchmarks.search.drive import AT, Curve, Recorded
 
-Found: TypeAlias = tuple[str, int, str, Curve]
-"""Pack, seed, sampler, curve."""
+Found: TypeAlias = tuple[str, int, str, Curve]  #: Pack, seed, sampler, curve
 
 HEAD = ("sampler (runs)", *(f"@{each}" for each in AT), "95 % by 50", "by 100", "median trials to 95 %")
 

@@ -32,8 +32,7 @@ Row = dict[str, Any]
 class Bench(benches.Bench):
     pairs: int = 25
     quick: bool = False
-    xla: xla.Backend | None = None
-    """The device as XLA sees it; None where it cannot be asked."""
+    xla: xla.Backend | None = None  #: The device as XLA sees it; None where it cannot be asked
 
 
 def table(bench: Bench, names: Sequence[str], known: Iterable[Row] = ()) -> Iterator[Row]:

@@ -18,10 +18,8 @@ from fusiond_stitching.frontend.graph import HloModule
 from fusiond_stitching.requests import GROUPS, PROBES, STRICT, StitchingRequest
 from fusiond_stitching.strategy import Stitching
 
-SIZES = (100, 1_000, 10_000)
-"""Instructions of the generated modules."""
-CROSSING = 2_000
-"""Instructions of the one that fits into no block."""
+SIZES = (100, 1_000, 10_000)  #: Instructions of the generated modules
+CROSSING = 2_000  #: Instructions of the one that fits into no block
 GOAL_SECS = 30.0
 
 

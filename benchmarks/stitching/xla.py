@@ -210,8 +210,7 @@ class Event:
     """Something that ran on the device."""
 
     name: str
-    instruction: str
-    """The instruction that it belongs to, where the profiler says so."""
+    instruction: str  #: The instruction that it belongs to, where the profiler says so
     copy: bool
     time_us: float
 

@@ -25,8 +25,7 @@ from fusiond_transfer.codegen import emit
 from fusiond_transfer.codegen.buffers import Execution
 from fusiond_transfer.frontend.graph import DEVICE, Graph, GraphKernel, Text, Vector
 
-LENGTHS = (1 << 24, 1 << 26, 1 << 28)
-"""Of float32: 64 MB to 1 GB."""
+LENGTHS = (1 << 24, 1 << 26, 1 << 28)  #: Of float32: 64 MB to 1 GB
 COUNTS = (2, 4, 8, 16, 32, 64)
 FITTED_AT = (64, 1024)
 """Rounds of arithmetic between which a kernel's time is taken for a line; on the processor fewer (`FEW`)."""

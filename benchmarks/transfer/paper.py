@@ -21,8 +21,7 @@ class Row:
     tight: tuple[int, int]
     time_ms: float
     graph: str | None = None
-    regular: str | None = None
-    """chain, out_tree or in_tree with kernels on either side at random."""
+    regular: str | None = None  #: chain, out_tree or in_tree with kernels on either side at random
 
 
 def _random(kernels: int, inputs: int, ins: tuple[int, int], outs: tuple[int, int], *saved: int, ms: float) -> Row:
@@ -85,8 +84,7 @@ TABLE_4 = (
     _known("conjugate gradient, steady state", 7, 2, 2, 2, 0.1, "cg"),
 )
 
-LENGTHS = (4096, 16384, 65536, 262144, 1048576, 4194304)
-"""Elements of a vector, four bytes each."""
+LENGTHS = (4096, 16384, 65536, 262144, 1048576, 4194304)  #: Elements of a vector, four bytes each
 
 TABLE_5 = {
     # graph: (microseconds without fusion, with) for each length

@@ -26,8 +26,7 @@ from fusiond_transfer.plugin import GRAPHS
 
 SEEDS = 11
 REPEATS = 11
-MANY = 400
-"""The paper's larger number of attempts."""
+MANY = 400  #: The paper's larger number of attempts
 KERNELS = (100, 1_000, 10_000, 100_000)
 
 

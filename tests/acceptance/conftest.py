@@ -28,8 +28,7 @@ class Machine:
 
     folder: Path
     env: dict[str, str]
-    started: list[subprocess.Popen[str]]
-    """Killed when the test ends, however it ends."""
+    started: list[subprocess.Popen[str]]  #: Killed when the test ends, however it ends
 
     @property
     def database(self) -> Path:

@@ -26,8 +26,7 @@ from fusiond.model.program import Launch, Program
 from tests.devices.cuda.stand_in import FakeGpu
 from tests.devices.cuda.test_cuda_programs import buffer, launch, program
 
-SPAN_US = 5000.0
-"""Beside which the events between streams, 10 us each, are nothing."""
+SPAN_US = 5000.0  #: Beside which the events between streams, 10 us each, are nothing
 PLAN = Sampling(purpose=Purpose.BASELINE, pairs=6)
 
 

@@ -331,8 +331,7 @@ def test_an_export_is_told_which_way_and_for_what(
 # --- what a job file stands for is remembered, and not longer than it is true ---------------------------
 
 
-LARGE = np.zeros(1_200_000, np.float32)
-"""4.8 MB: larger than what is compared by content."""
+LARGE = np.zeros(1_200_000, np.float32)  #: 4.8 MB: larger than what is compared by content
 
 
 @pytest.fixture

@@ -25,8 +25,7 @@ from fusiond.requests.planning import emitted, plan, reference
 from fusiond.requests.registry import Registry
 from tools.gpu_box.build import REQUESTS, small
 
-SLIGHT = 0.02
-"""Relative; of edges that no wave that was run has."""
+SLIGHT = 0.02  #: Relative; of edges that no wave that was run has
 APPROXIMATE = (".approx", "ex2.", "rsqrt")
 NAMES = [
     ("mincut", "enhance"),  # the one that `make test` runs

@@ -15,8 +15,7 @@ from fusiond.devices.counting.library import CountingLibrary
 from .conftest import Bench
 
 Array = NDArray[Any]
-Mode = Sequence[tuple[int, int]]
-"""(extent, stride) of each part, the fastest first."""
+Mode = Sequence[tuple[int, int]]  #: (extent, stride) of each part, the fastest first
 KINDS: dict[str, tuple[int, Any]] = {
     "f16": (16, np.float16), "bf16": (16, ml_dtypes.bfloat16), "tf32": (32, np.float32), "f32": (32, np.float32),
     "f64": (64, np.float64), "s8": (8, np.int8), "u8": (8, np.uint8), "s4": (4, np.int8), "u4": (4, np.uint8),

@@ -16,8 +16,7 @@ from fusiond.devices.counting.model import H100, Gpu
 
 from .conftest import DATA, Bench, Ran
 
-SLIGHT = 0.005
-"""Relative; of edges that no wave that was run has."""
+SLIGHT = 0.005  #: Relative; of edges that no wave that was run has
 TINY = dataclasses.replace(H100, multiprocessors=4, most_blocks=4, l2_bytes=16 << 10)
 BUDGET = 60_000
 N = 1 << 18

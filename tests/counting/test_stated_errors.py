@@ -19,8 +19,7 @@ from fusiond.devices.counting.model import H100
 
 from .conftest import DATA, Bench, Ran
 
-SLIGHT = 0.02
-"""Relative; of edges that no wave that was run has."""
+SLIGHT = 0.02  #: Relative; of edges that no wave that was run has
 N = 1 << 16
 X = np.ones(N, np.float32)
 Y = np.zeros(1 << 17, np.float32)

@@ -62,8 +62,7 @@ class Scripted:
 class ScriptedExecutor:
     def __init__(self, log: list[str], *states: DeviceState) -> None:
         self.data: DataPlane = HostData()
-        self.clocks: Iterator[float] = iter(())
-        """What `clock_mhz` answers; nothing when there are none left."""
+        self.clocks: Iterator[float] = iter(())  #: What `clock_mhz` answers; nothing when there are none left
         self._states = iter(states or (DeviceState(), DeviceState()))
 
     def load(self, program: Program, binaries: object) -> Scripted:

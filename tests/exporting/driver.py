@@ -380,8 +380,7 @@ class ByDlpack:
     """An array with DLPack only: NumPy's own capsule, which says that it lies on a GPU."""
 
     array: Any
-    device: tuple[int, int] = (2, 0)
-    """(kind, number): 2 is a GPU."""
+    device: tuple[int, int] = (2, 0)  #: (kind, number): 2 is a GPU
     versioned: bool = False
     asked: list[dict[str, Any]] = field(default_factory=list)
 

@@ -95,8 +95,7 @@ def sound(program: Program) -> Program:
     return program
 
 
-CARVE_OUT = 29
-"""Of the launch that has one."""
+CARVE_OUT = 29  #: Of the launch that has one
 
 
 def one() -> Case:

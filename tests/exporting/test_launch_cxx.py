@@ -214,10 +214,8 @@ COUNTED = {
 
 
 FAST = ("transfers", "structs", "seams_in_a_graph")
-WHOLE = ("allocations", "cooperative", "pageable", "several", "two_streams")
-"""Run in the campaigns only."""
-COMPILED = ("structs",)
-"""By nvcc, outside of the campaigns."""
+WHOLE = ("allocations", "cooperative", "pageable", "several", "two_streams")  #: Run in the campaigns only
+COMPILED = ("structs",)  #: By nvcc, outside of the campaigns
 _MARKS = {name: [pytest.mark.slow] for name in CASES if name not in FAST} | {
     name: [pytest.mark.slow, pytest.mark.campaign] for name in WHOLE
 }

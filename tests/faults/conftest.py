@@ -60,8 +60,7 @@ class Disturbed:
 
     def __init__(self, folder: Path, shim: Path, plugin: str = "fusiond.testing.fakes:FakePlugin") -> None:
         self.base = folder
-        self.folder = folder / "data"
-        """Everything below it may be disturbed, and nothing else."""
+        self.folder = folder / "data"  #: Everything below it may be disturbed, and nothing else
         self._state = folder / "state"
         self._state.write_bytes(bytes(STATE.size + CLOCK.size))
         self.env = self._environment(shim, *plugin.split(":"))

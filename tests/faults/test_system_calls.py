@@ -11,8 +11,7 @@ import pytest
 from tests.faults.conftest import CAN_SAY, KINDS, Disturbed, Found
 
 SAMPLE = 1
-LASTS = (1, 3, 12)
-"""How many calls in a row fail."""
+LASTS = (1, 3, 12)  #: How many calls in a row fail
 
 
 def calls(machine: Disturbed, kinds: int, *, in_process: bool = True, under: str = "") -> int:

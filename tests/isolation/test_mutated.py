@@ -19,11 +19,9 @@ from fusiond.requests.registry import Registry
 from tests.isolation import mutants
 
 MOST_SECS = 10.0
-MOST_BYTES = 1400 << 20
-"""Of address space: a gigabyte, beside what a child has mapped before it reads anything."""
+MOST_BYTES = 1400 << 20  #: Of address space: a gigabyte, beside what a child has mapped before it reads anything
 CHUNK = 500
-SEEDS = range(40)
-"""40 x 500 files, all of them by `make test-all`."""
+SEEDS = range(40)  #: 40 x 500 files, all of them by `make test-all`
 
 
 @pytest.fixture

@@ -26,16 +26,11 @@ class Cheat:
     """One candidate of a reference `kernel`."""
 
     kernel: str
-    source: str
-    """The file's stem."""
-    way: str
-    """Of the ten ways, with those that have two names split."""
-    words: tuple[str, ...]
-    """What `problem` must contain; nothing for an honest form."""
-    defence: str = ""
-    """The defence without which this candidate is judged right; empty where several would catch it."""
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of the YAML that differ from the reference's."""
+    source: str  #: The file's stem
+    way: str  #: Of the ten ways, with those that have two names split
+    words: tuple[str, ...]  #: What `problem` must contain; nothing for an honest form
+    defence: str = ""  #: The defence without which this candidate is judged right; empty where several would catch it
+    changes: Mapping[str, Any] = field(default_factory=dict)  #: Keys of the YAML that differ from the reference's
 
     @property
     def title(self) -> str:

@@ -31,8 +31,7 @@ class Case:
     arguments: tuple[Mapping[str, Any], ...]
     """Arrays (`dtype`, `shape`, `role`), scalars (`dtype`, `value`), maps (`tensor_map` of which array, its `box`)."""
     reference: str
-    tolerance: float
-    """Relative to the largest value of an output; 0.0: equal."""
+    tolerance: float  #: Relative to the largest value of an output; 0.0: equal
 
     @property
     def text(self) -> str:
@@ -74,8 +73,7 @@ class Case:
             assert error <= self.tolerance * np.abs(right).max(), f"{self.name}: {name} is off by {error}"
 
 
-MAPPED = {"a": (112, 192), "b": (192, 104), "c": (112, 104)}
-"""Arrays that are known by tensor maps only."""
+MAPPED = {"a": (112, 192), "b": (192, 104), "c": (112, 104)}  #: Arrays that are known by tensor maps only
 
 
 def cases() -> dict[str, Case]:

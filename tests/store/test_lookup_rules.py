@@ -31,8 +31,7 @@ class Saved:
     name: str
     family: int
     version: int
-    kept: bool
-    """Its Program is in the store."""
+    kept: bool  #: Its Program is in the store
     n: int
     m: int
     device: str

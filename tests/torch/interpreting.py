@@ -20,8 +20,7 @@ from fusiond.service.frameworks.launching import LAUNCH, LaunchPlan
 from fusiond.service.frameworks.running import Step
 
 STREAM = 7
-launched: list[str] = []
-"""The entries of all launches."""
+launched: list[str] = []  #: The entries of all launches
 _memory: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
 """What kernels may touch, as long as it lives: (address, bytes)."""
 _modules: dict[str, InterpretedModule] = {}

@@ -24,8 +24,7 @@ class Case:
 
     name: str
     operator: str
-    arguments: tuple[Any, ...]
-    """Refs stand for the inputs."""
+    arguments: tuple[Any, ...]  #: Refs stand for the inputs
     named: Mapping[str, Any]
     inputs: tuple[Array, ...]
     gives: Any

@@ -17,12 +17,10 @@ Values = Mapping[str, Array]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonMember:
     kernel: str
-    document: Mapping[str, Any]
-    """Of its YAML, beside kernel, source and entry."""
+    document: Mapping[str, Any]  #: Of its YAML, beside kernel, source and entry
     expected: Callable[..., Mapping[str, Array]]
     """The arrays that it writes, in float64 or as they are, from its arguments by name; arrays are flat."""
-    tolerance: float = 1e-5
-    """Relative to the largest value of an output."""
+    tolerance: float = 1e-5  #: Relative to the largest value of an output
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 

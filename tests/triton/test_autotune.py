@@ -29,10 +29,8 @@ from tests.triton import recorded
 from tests.triton.stand_in import DeviceArray, Gpu
 
 N = 3000
-SINGLE, COMPARED = 1, 2
-"""Kinds of jobs, by their workloads."""
-KEPT: list[Any] = []
-"""The kernels of a test, which are explained as long as they are there."""
+SINGLE, COMPARED = 1, 2  #: Kinds of jobs, by their workloads
+KEPT: list[Any] = []  #: The kernels of a test, which are explained as long as they are there
 
 
 def configs(*blocks: int, **options: Any) -> list[Any]:

@@ -30,8 +30,7 @@ from fusiond.tuning import counts, prior, search_phase, tuner
 from fusiond.tuning.search.study import Study
 
 BOARD = "NVIDIA H100 80GB HBM3"
-SIDE = 12
-"""The toy's costs go from 10 to 86 us: far beyond what a whole L2 makes of a bound."""
+SIDE = 12  #: The toy's costs go from 10 to 86 us: far beyond what a whole L2 makes of a bound
 JOB = f"strategy: toy\nside: {SIDE}\nunfused: 300\n"
 
 pytestmark = pytest.mark.slow

@@ -9,10 +9,8 @@ from pathlib import Path
 from benchmarks.agreement import program as streamed
 from fusiond.model.program import Buffer, Compare, Fill, Launch, Pointer, Program, Role, Scalar, Source
 
-HEADLINES = ("hist+maxpool", "layer_norm", "sobel")
-"""Their unfused programs as given: some 50 us, 1 ms and 900 us."""
-STREAMED = 5_000_000
-"""Elements of three vectors: 20 us at 3 TB/s."""
+HEADLINES = ("hist+maxpool", "layer_norm", "sobel")  #: Their unfused programs as given: some 50 us, 1 ms and 900 us
+STREAMED = 5_000_000  #: Elements of three vectors: 20 us at 3 TB/s
 COMPUTED = 1 << 20
 ROUNDS = {"computes 200 us": 5_000, "computes 5 ms": 125_000}
 """Multiply-adds of each element, at 55e12 operations a second."""

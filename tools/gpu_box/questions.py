@@ -45,8 +45,7 @@ SOURCE = Source(name="questions", text=KERNELS, entries=("copy", "halves<1>", "h
 class Question:
     name: str
     text: str
-    entries: tuple[str, ...]
-    """Kernels that copy x to y, if they end."""
+    entries: tuple[str, ...]  #: Kernels that copy x to y, if they end
 
 
 QUESTIONS = (

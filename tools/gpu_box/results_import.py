@@ -28,8 +28,7 @@ from fusiond.model.errors import RequestError
 
 ROOT = Path(__file__).parents[2]
 STRATEGIES = ("hfuse", "mincut", "stitching", "transfer")
-SAMPLES = 16
-"""That are kept of a batch."""
+SAMPLES = 16  #: That are kept of a batch
 MOST_BYTES = 3_000_000
 PAGES = ("hfuse", "mincut", "stitching", "transfer", "models")
 

@@ -36,19 +36,14 @@ from tools.gpu_box import box
 from tools.gpu_box.box import Box
 from tools.gpu_box.units import FIRST, SECOND, Unit, units
 
-TAIL = 6000
-"""Characters of a unit's output that are kept."""
-LEAST_SECS = 5.0
-"""No unit that can go on later is begun with less time than this."""
-MARGIN_SECS, MARGIN_SHARE = 6.0, 0.2
-"""Of a unit's time, left to it for ending: the less of the two."""
-ENDING_SECS = 4.0
-"""Left at the end of a command for ending what runs then."""
+TAIL = 6000  #: Characters of a unit's output that are kept
+LEAST_SECS = 5.0  #: No unit that can go on later is begun with less time than this
+MARGIN_SECS, MARGIN_SHARE = 6.0, 0.2  #: Of a unit's time, left to it for ending: the less of the two
+ENDING_SECS = 4.0  #: Left at the end of a command for ending what runs then
 MORE = 75
 ENDED = ("done", "failed", "timed out")
 LEFT = "to be gone on with"
-MOST_BYTES = 16_000_000
-"""Of the archive: what can be carried away from most machines."""
+MOST_BYTES = 16_000_000  #: Of the archive: what can be carried away from most machines
 
 
 def main(here: Box) -> int:

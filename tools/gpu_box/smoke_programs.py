@@ -26,8 +26,7 @@ from fusiond.model.program import (
 
 N, THREADS = 1 << 14, 256
 BLOCKS = N // THREADS
-SHARED_BYTES = 80_000
-"""More than a kernel gets without asking for it."""
+SHARED_BYTES = 80_000  #: More than a kernel gets without asking for it
 
 KERNELS = """\
 #include <cooperative_groups.h>

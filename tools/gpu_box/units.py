@@ -39,8 +39,7 @@ MODULES = (
 GRAPHS = ("fig2", "horner", "cg", "cholesky", "matmul", "random24")
 TUNING = ("numpy", "optuna", "sqlite_utils", "pluggy", "yaml", "clang")
 SLICE = 60.0
-SLOWER = 4
-"""So many times as long a slice is where there is no GPU, and everything is emulated."""
+SLOWER = 4  #: So many times as long a slice is where there is no GPU, and everything is emulated
 FIRST, SECOND, LONG, HANGS = 1, 2, 3, 4
 """Calls: the first ten minutes; the three after them; what takes hours; where a kernel may hang, after all others."""
 HEADLINES_SECS, OVERLAP_SECS = 45.0, 14.0
@@ -55,19 +54,15 @@ class Unit:
     name: str
     command: tuple[str, ...]
     what: str
-    call: int = FIRST
-    """In which command it belongs."""
+    call: int = FIRST  #: In which command it belongs
     secs: float = SLICE
     goes: int = 1
     whole: bool = False
     """Whether it says nothing before it is done: then it goes on at once, and not behind the others."""
-    needs: tuple[str, ...] = ()
-    """Modules without which it is skipped."""
+    needs: tuple[str, ...] = ()  #: Modules without which it is skipped
     skip: str = ""
-    forced: bool = False
-    """Whether it is run all the same when it is named."""
-    result: str = ""
-    """The file that it writes, in the results' folder."""
+    forced: bool = False  #: Whether it is run all the same when it is named
+    result: str = ""  #: The file that it writes, in the results' folder
 
 
 def units(box: Box, device: str, out: Path) -> list[Unit]:

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-TESTS = ("hypothesis", "psutil", "pytest", "pytest-timeout")
-"""What the tests on a GPU need, of the development tools."""
+TESTS = ("hypothesis", "psutil", "pytest", "pytest-timeout")  #: What the tests on a GPU need, of the development tools
 THERE = (
     "numpy", "pip", "scipy", "networkx", "pluggy", "pyyaml", "pytest", "hypothesis", "prometheus-client", "setuptools",
 )  # fmt: skip

@@ -64,8 +64,7 @@ class Gpu:
     def __init__(self) -> None:
         self.driver = stand_in.Driver(gxx.scheduler())
         self.device = 0
-        self.launched: list[tuple[str, int, int]] = []
-        """(kernel, stream, device) of what CuPy launched itself."""
+        self.launched: list[tuple[str, int, int]] = []  #: (kernel, stream, device) of what CuPy launched itself
 
 
 class RawKernel:

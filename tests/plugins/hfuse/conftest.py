@@ -29,8 +29,7 @@ from fusiond_hfuse import plugin
 from fusiond_hfuse.strategy import Hfuse
 
 Arrays = dict[str, NDArray[Any]]
-OPTIMISE = "-O0"
-"""What a test compiles runs for milliseconds; the results are those of -O2, bit for bit."""
+OPTIMISE = "-O0"  #: What a test compiles runs for milliseconds; the results are those of -O2, bit for bit
 
 CPU = DeviceLimits(
     multiprocessors=1, registers_per_sm=0, shared_bytes_per_sm=227 * 1024, shared_bytes_per_block=227 * 1024,
@@ -132,8 +131,7 @@ def assembled(source: Source, folder: Path, arch: str = "sm_90", *flags: str) ->
     return ptx.read_text(), done.stderr
 
 
-STRICT = ("--Werror", "all-warnings", "-Xcompiler", "-Wall")
-"""Flags of nvcc for what it has to take without a word."""
+STRICT = ("--Werror", "all-warnings", "-Xcompiler", "-Wall")  #: Flags of nvcc for what it has to take without a word
 
 
 @pytest.fixture

@@ -100,8 +100,7 @@ def kernel(choices: Choices, name: str) -> Generated:
 class _Type:
     name: str
     dtype: str
-    unsigned: str = ""
-    """The unsigned type as wide; none for floats."""
+    unsigned: str = ""  #: The unsigned type as wide; none for floats
     bits: int = 32
 
     @property
@@ -127,10 +126,8 @@ NARROW = (_Type("unsigned char", "uint8", "x"), _Type("short", "int16", "x"), _T
 class _Variable:
     name: str
     type: _Type
-    uniform: bool = False
-    """All threads of a block see the same value, and the text alone says so."""
-    fixed: bool = False
-    """It is not to be written to, such as a counter of a loop."""
+    uniform: bool = False  #: All threads of a block see the same value, and the text alone says so
+    fixed: bool = False  #: It is not to be written to, such as a counter of a loop
 
 
 @dataclass
@@ -138,12 +135,9 @@ class _Array:
     """An array in shared memory, with a cell for each thread of the block."""
 
     type: _Type
-    cell: str
-    """`tile[{}]`"""
-    filled: bool = False
-    """Each thread's cell has a value that all threads may read."""
-    read: bool = False
-    """Somebody may still read it: a barrier must come before the next write."""
+    cell: str  #: `tile[{}]`
+    filled: bool = False  #: Each thread's cell has a value that all threads may read
+    read: bool = False  #: Somebody may still read it: a barrier must come before the next write
 
     def at(self, index: str) -> str:
         return self.cell.format(index)
@@ -155,8 +149,7 @@ class _Buffer:
     type: _Type
     elements: str
     yaml: str
-    operation: str = ""
-    """Of a buffer of counters: the one atomic function that is used on it."""
+    operation: str = ""  #: Of a buffer of counters: the one atomic function that is used on it
 
     def declaration(self, restrict: str) -> str:
         const = "const " if "role: input" in self.yaml else ""
@@ -246,14 +239,10 @@ class _Writer:
         self.names = list(TRICKY)
         self.shared_bytes = ""
         self.leaves_early = False
-        self.outside: list[str] = []
-        """Declarations at file scope."""
-        self.inside: list[str] = []
-        """Declarations at the top of the body."""
-        self.in_macro = False
-        """No helper that sees the block is called here: the front end refuses it."""
-        self.template = pick(choices, (None, None, *TYPES[:4]))
-        """What `T` is, in a kernel template."""
+        self.outside: list[str] = []  #: Declarations at file scope
+        self.inside: list[str] = []  #: Declarations at the top of the body
+        self.in_macro = False  #: No helper that sees the block is called here: the front end refuses it
+        self.template = pick(choices, (None, None, *TYPES[:4]))  #: What `T` is, in a kernel template
 
     # --- decisions ---
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-KECCAK, SHA3 = 0x01, 0x06
-"""The first byte of padding: of Keccak's submission, which Ethash keeps, and of the standard."""
+KECCAK, SHA3 = 0x01, 0x06  #: The first byte of padding: of Keccak's submission, which Ethash keeps, and of the standard
 
 
 def _round_constants():

@@ -18,8 +18,7 @@ from .fuzzing import JointRunner, analysed, chosen, differences, differences_in_
 from .generator import Choices, Drawn, Seeded, pick
 
 CHUNKS = 20
-AT_ONCE = 25
-"""Pairs and triples in each chunk."""
+AT_ONCE = 25  #: Pairs and triples in each chunk
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from .generator import Generated, Seeded, kernel
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SEEDS = range(20_000, 20_400)
-PAIRS = 25
-"""In so many pairs that a fault can be put into, it must show once."""
+PAIRS = 25  #: In so many pairs that a fault can be put into, it must show once
 SCHEDULES = (0, 3, 11, 17)
 
 WARP = {"kind": "horizontal", "level": "warp", "order": "ab"}
@@ -50,8 +49,7 @@ class Fault:
     kind: str
     pattern: str
     new: str | Callable[[re.Match[str]], str]
-    needs: str = "__syncthreads"
-    """Stands in both kernels."""
+    needs: str = "__syncthreads"  #: Stands in both kernels
 
 
 def _count(change: int) -> Callable[[re.Match[str]], str]:
@@ -61,8 +59,7 @@ def _count(change: int) -> Callable[[re.Match[str]], str]:
 
 SHAPED = r"\(fusiond_thread % (\d+), fusiond_thread / \1"
 AXES = r"\(fusiond_block % fusiond_grid_x, fusiond_block / fusiond_grid_x"
-READ = r"{}\[(?!me\]|\d|\])"
-"""A thread looks at a cell that is another one's."""
+READ = r"{}\[(?!me\]|\d|\])"  #: A thread looks at a cell that is another one's
 COMMON = r"\1* const \2 = reinterpret_cast<\1*>(fusiond_common);"
 
 FAULTS = {

@@ -13,8 +13,7 @@ from fusiond.model.program import FillStep, Program
 from fusiond.strategy import Target
 from fusiond_hfuse.analysis import partition
 
-NUMBERED = ("sequential", "interleaved", "ticket")
-"""Ways in which a number says whose a block is."""
+NUMBERED = ("sequential", "interleaved", "ticket")  #: Ways in which a number says whose a block is
 ASSIGNS = (*NUMBERED, "multiprocessor")
 
 

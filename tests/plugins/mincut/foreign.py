@@ -24,10 +24,8 @@ class Foreign:
     text: str
     oracle: Callable[[Mapping[str, Array]], Mapping[str, Array]]
     frame: int = 0
-    tolerance: float = 0.0
-    """Relative and absolute; 0: bit for bit."""
-    off: float = 0.0
-    """The part of the pixels that may differ: where a float comes close to a threshold."""
+    tolerance: float = 0.0  #: Relative and absolute; 0: bit for bit
+    off: float = 0.0  #: The part of the pixels that may differ: where a float comes close to a threshold
 
 
 FOREIGN: dict[str, Foreign] = {}

@@ -30,8 +30,7 @@ from fusiond_mincut.frontend.graph import HISTOGRAM, Border, ImageKernel, Pipeli
 
 Array = NDArray[np.generic]
 _SAME = SamplingStep()
-Images = Mapping[str, Array]
-"""Shape (height, width, channels); of what a global kernel makes (1, 1, channels)."""
+Images = Mapping[str, Array]  #: Shape (height, width, channels); of what a global kernel makes (1, 1, channels)
 
 
 def run(pipeline: Pipeline, inputs: Images) -> dict[str, Array]:

@@ -264,8 +264,7 @@ MORE = {
     "narrow indices": (lambda x, at, u: x.at[at].add(u), (normal(90, 2), DRAW.integers(-128, 128, 90).astype(np.int8),
                                                           normal(90, 2))),
 }  # fmt: skip
-INTEGERS = ("integers", "words", "unsigned", "long")
-"""Their sums are the same in any order."""
+INTEGERS = ("integers", "words", "unsigned", "long")  #: Their sums are the same in any order
 ALL = {**{name: case for name, case in CASES.items() if name not in ("kept", "flags", "windows")}, **WIDE, **MORE}
 
 

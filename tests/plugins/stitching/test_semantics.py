@@ -64,8 +64,7 @@ COMPARE = {"EQ": lax.eq, "NE": lax.ne, "LT": lax.lt, "LE": lax.le, "GT": lax.gt,
 TOLERANCE = {"f8e4m3fn": 2.0**-3, "f8e5m2": 2.0**-2, "f16": 2.0**-10, "bf16": 2.0**-7, "f32": 5e-6, "f64": 1e-12}
 LIBRARY = EXPENSIVE - {"divide", "remainder", "sqrt"}
 """What a library of functions computes. Of 8 and 16 bits all the rest is exact: a float operation, rounded once."""
-SUBNORMAL = float(np.finfo(np.float32).tiny)
-"""XLA makes 0 of what is smaller."""
+SUBNORMAL = float(np.finfo(np.float32).tiny)  #: XLA makes 0 of what is smaller
 SPECIAL = (
     *(math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 0.7, 3.0, -7.25, 127.5, 128.0),
     *(-129.0, 255.0, 256.5, 300.0, -300.0, 32767.5, 65536.0, 2147483648.0, -2147483904.0, 4294967296.0, 9.3e18),

@@ -63,8 +63,7 @@ CASES: dict[str, tuple[Any, tuple[np.ndarray, ...]]] = {
     "two ways": (lambda x, y: jnp.transpose(x, (0, 2, 1)) + jnp.transpose(y, (2, 0, 1)), (floats(20, 30, 40),
                                                                                             floats(40, 30, 20))),
 }  # fmt: skip
-WITHOUT = {"heads"}
-"""Cases whose last dimension stays the last."""
+WITHOUT = {"heads"}  #: Cases whose last dimension stays the last
 
 
 @functools.cache

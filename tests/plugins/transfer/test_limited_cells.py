@@ -113,8 +113,7 @@ def needed_alone(graph: Graph) -> int:
     return max([*(sum(size[name] for name in each) for each in cells), sum(size[graph.cell[x]] for x in graph.placed)])
 
 
-State = tuple[frozenset[str], frozenset[str]]
-"""Who is on the device, and who on the host."""
+State = tuple[frozenset[str], frozenset[str]]  #: Who is on the device, and who on the host
 
 
 def fewest_transfers(graph: Graph, limit: int) -> int:

@@ -19,8 +19,7 @@ from fusiond.strategy.space import Parameter, Space
 class Saxpy:
     n: int
     scale: int
-    fill: Fill
-    """Of x and y."""
+    fill: Fill  #: Of x and y
 
 
 class SaxpyUnroll(StrategyBase[Saxpy, Target]):

@@ -16,7 +16,7 @@ from fusiond.service.wire import answer_entry
 from fusiond.store.exchange.find import exchange_of
 from fusiond.store.format import now
 
-_COLUMNS = ("found (UTC)", "workload", "strategy", "device", "evidence", "verdict", "gain", "95 %", "against")
+COLUMNS = ("found (UTC)", "workload", "strategy", "device", "evidence", "verdict", "gain", "95 %", "against")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     if len(found) > limit:
         found = found[:limit]
         output.complain(f"fusiond: the last {counted(limit, 'answer')}; --limit N shows more")
-    if arguments.json:
-        options.say_json([answer_entry(each) for each in found])
-    elif found:
-        render.table("", _COLUMNS, [row(each) for each in found])
-    else:
-        output.say("no answers")
-    return 0
+    document = [answer_entry(each) for each in found]
+    return render.listing(arguments, document, COLUMNS, map(row, found), "no answers")
 
 
 def _imported(arguments: argparse.Namespace, limit: int, since: str | None) -> int:
@@ -78,22 +73,15 @@ def _imported(arguments: argparse.Namespace, limit: int, since: str | None) -> i
         })  # fmt: skip
         if len(found) == limit:
             break
-    if arguments.json:
-        options.say_json(found)
-    elif found:
-        columns = ("found (UTC)", "workload", "strategy", "device", "evidence", "verdict", "gain", "signed by", "here")
-        rows = [
-            (
-                render.when(each["found_at"]), each["workload"], each["strategy"], each["device"], each["evidence"],
-                each["verdict"], job_texts.ratio(each["speedup"]),
-                each["trusted"] or f"{each['signer'][:12]} (not trusted)", each["refuted"],
-            )
-            for each in found
-        ]  # fmt: skip
-        render.table("", columns, rows)
-    else:
-        output.say("no imported answers")
-    return 0
+    rows = [
+        (
+            render.when(each["found_at"]), *(each[name] for name in ("workload", "strategy", "device", "evidence")),
+            each["verdict"], job_texts.ratio(each["speedup"]),
+            each["trusted"] or f"{each['signer'][:12]} (not trusted)", each["refuted"],
+        )
+        for each in found
+    ]  # fmt: skip
+    return render.listing(arguments, found, (*COLUMNS[:-2], "signed by", "here"), rows, "no imported answers")
 
 
 def _wanted(arguments: argparse.Namespace, body: dict[str, Any], since: str | None) -> bool:
@@ -110,17 +98,10 @@ def row(record: Record) -> tuple[str | None, ...]:
     """An answer as a line of a table."""
     entry = answer_entry(record)
     interval = entry["ci95"]
-    return (
-        render.when(record.found_at),
-        record.workload_name,
-        record.strategy,
-        record.device_name,
-        record.evidence,
-        record.verdict.value,
-        job_texts.ratio(entry["speedup"]) or (f"bound {record.speedup:.3f}x" if entry["bound_ratio"] else None),
-        f"{interval[0]:.3f} .. {interval[1]:.3f}" if interval else None,
-        record.baseline,
-    )
+    gain = job_texts.ratio(entry["speedup"]) or (f"bound {record.speedup:.3f}x" if entry["bound_ratio"] else None)
+    between = f"{interval[0]:.3f} .. {interval[1]:.3f}" if interval else None
+    found = render.when(record.found_at), record.workload_name, record.strategy, record.device_name, record.evidence
+    return (*found, record.verdict.value, gain, between, record.baseline)
 
 
 def _moment(text: str) -> str:

@@ -63,13 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     database = options.database_name(arguments)
     if arguments.job is not None:
         return _of_job(arguments, database)
-    document = find(
-        database,
-        options.workload_name(arguments),
-        device=options.device(arguments),
-        sizes=options.sizes(arguments),
-        cache=options.cache(arguments) or "warm",
-    )
+    document = find(database, options.workload_name(arguments), **options.asked(arguments, "warm"))
     return _say(arguments, database, document)
 
 
@@ -133,13 +127,7 @@ def _of_job(arguments: argparse.Namespace, database: str) -> int:
     if not arguments.job.endswith((".yaml", ".yml")) and not os.path.exists(arguments.job):
         option = "--pair" if "," in arguments.job else "--workload"
         raise RequestError(f"there is no file {arguments.job}; a name is asked for with {option}", where="JOB.yaml")
-    found = best.by_job(
-        database,
-        arguments.job,
-        device=options.device(arguments),
-        sizes=options.sizes(arguments),
-        cache=options.cache(arguments),
-    )
+    found = best.by_job(database, arguments.job, **options.asked(arguments))
     if any(isinstance(each, NothingKnown) for each in found):
         found = _elsewhere(arguments, database, found)
     if any(isinstance(each, NothingKnown) for each in found):
@@ -179,14 +167,7 @@ def _elsewhere(
 
     from fusiond.service.client import upstream_lookup  # a hit goes without
 
-    asked = upstream_lookup.by_job(
-        Path(database),
-        arguments.job,
-        None,
-        device=options.device(arguments),
-        sizes=options.sizes(arguments),
-        cache=options.cache(arguments),
-    )
+    asked = upstream_lookup.by_job(Path(database), arguments.job, None, **options.asked(arguments))
     if asked is None or len(asked) != len(found):
         return found
     return tuple(
@@ -207,10 +188,8 @@ def _say(arguments: argparse.Namespace, database: str, document: dict[str, Any])
         from fusiond.service.client.exporting import export  # builds the strategy's files: plugins and all
 
         files = export(Path(database), document, Path(arguments.export), unfused=arguments.unfused, arch=arguments.arch)
-        if arguments.json:
-            options.say_json({**document, "files": [str(path) for path in files]})
-        else:
-            output.say(*(str(path) for path in files))
+        written = [str(path) for path in files]
+        return options.answer(arguments, {**document, "files": written}, *written)
     elif arguments.source:
         for text in _unfused_sources(database, document) if arguments.unfused else [_source(arguments, document)]:
             output.say_text(text)

@@ -34,11 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.say_json({"device": name, "driver": driver, "figures": figures})
     elif figures:
-        rows = [
-            (figure, f"{figures[figure]:.4g} {unit}", what)
-            for figure, (unit, what) in FIGURES.items()
-            if figure in figures
-        ]
+        known = [(figure, *said) for figure, said in FIGURES.items() if figure in figures]
+        rows = [(figure, f"{figures[figure]:.4g} {unit}", what) for figure, unit, what in known]
         render.table(f"{info.model}, driver {driver}", ("figure", "value", "what it is"), rows)
     else:
         output.say(f"{name}: there is nothing to calibrate, its times are {info.evidence}")

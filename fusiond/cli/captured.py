@@ -31,24 +31,18 @@ def run(folder: Path, arguments: argparse.Namespace) -> int:
     if arguments.html:
         return _page(made, folder, Path(arguments.html).expanduser(), arguments)
     if arguments.json:
-        options.say_json(made.as_json())
-    else:
-        _show(made.as_json())
+        return options.answer(arguments, made.as_json())
+    _show(made.as_json())
     return 0
 
 
 def _show(made: Mapping[str, Any]) -> None:
     rows = [
         (
-            each["number"],
-            each["name"],
-            each["launches"],
+            *(each[name] for name in ("number", "name", "launches")),
             None if each["mean_us"] is None else f"{each['mean_us']:.1f}",
-            _lengths(each["grid"]),
-            _lengths(each["block"]),
-            each["registers"],
-            f"{100 * each['occupancy']:.0f} %",
-            f"{each['waves']:.2f}",
+            *(_lengths(each["grid"]), _lengths(each["block"]), each["registers"]),
+            *(f"{100 * each['occupancy']:.0f} %", f"{each['waves']:.2f}"),
             "" if each["bound_us"] is None else f"{each['bound_us']:.2f} us, {each['bound_by']}",
             each["without_ptx"],
         )
@@ -58,15 +52,11 @@ def _show(made: Mapping[str, Any]) -> None:
     render.table(f"kernels (occupancy and waves: {made['gpu']})", heads, rows)
     groups = [
         (
-            ",".join(map(str, each["kernels"])),
-            " + ".join(each["names"]),
-            " + ".join(map(_lengths, each["grids"])),
-            each["count"],
-            f"{each['hidden_us'] * each['count']:.1f}",
-            "; ".join(each["reasons"]),
+            ",".join(map(str, each["kernels"])), " + ".join(each["names"]), " + ".join(map(_lengths, each["grids"])),
+            each["count"], f"{each['hidden_us'] * each['count']:.1f}", "; ".join(each["reasons"]),
         )
         for each in made["groups"][:MOST_GROUPS]
-    ]
+    ]  # fmt: skip
     if groups:
         render.table(
             "launches that do not need each other", ("pick", "kernels", "grids", "times", "hides us", ""), groups
@@ -140,10 +130,7 @@ def _submit(made: CaptureReport, folder: Path, arguments: argparse.Namespace) ->
                 handed.append({"kernels": list(each.numbers), "job": str(job), "ids": list(client.submit(job))})
             except (Undescribed, RequestError) as why:
                 output.complain(f"{','.join(map(str, each.numbers))} is not handed in: {why}")
-    if arguments.json:
-        options.say_json({"submitted": handed})
-    else:
-        output.say(*(f"{' '.join(each['ids'])}  {each['job']}" for each in handed))
+    options.answer(arguments, {"submitted": handed}, *(f"{' '.join(each['ids'])}  {each['job']}" for each in handed))
     return 0 if handed else 1
 
 
@@ -155,8 +142,4 @@ def _page(made: CaptureReport, folder: Path, file: Path, arguments: argparse.Nam
 
 
 def _wrote(files: Sequence[Path], arguments: argparse.Namespace) -> int:
-    if arguments.json:
-        options.say_json({"written": [str(each) for each in files]})
-    else:
-        output.say(*(f"wrote {each}" for each in files))
-    return 0
+    return options.answer(arguments, {"written": [*map(str, files)]}, *(f"wrote {each}" for each in files))

@@ -3,6 +3,7 @@ works."""
 
 import argparse
 import ctypes
+import dataclasses
 import importlib.util
 import os
 import platform
@@ -35,7 +36,7 @@ SHOWN = ("event_us", "empty_kernel_us", "steady_mhz", "settle_secs", "copy_gbs",
 """Of a calibration; `fusiond calibrate --json` has all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """One thing that was looked at. `state` is ok, missing (something is the less for it) or broken."""
 
@@ -56,10 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     checks = [*_machine(), *devices, _cache(), *_store(database), *_daemon(database), *_plugins(registry)]
     works = any(check.state == "ok" for check in devices)
     if arguments.json:
-        rows = [
-            {"name": each.name, "state": each.state, "detail": each.detail, "remedy": each.remedy} for each in checks
-        ]
-        options.say_json({"works": works, "checks": rows})
+        options.say_json({"works": works, "checks": [dataclasses.asdict(each) for each in checks]})
         return 0 if works else 1
     width = max(len(check.name) for check in checks)
     for check in checks:
@@ -74,9 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _machine() -> Iterator[Diagnosis]:
-    yield Diagnosis(
-        name="fusiond", state="ok", detail=f"{__version__}, Python {platform.python_version()} ({sys.executable})"
-    )
+    yield Diagnosis("fusiond", "ok", f"{__version__}, Python {platform.python_version()} ({sys.executable})")
     gxx = shutil.which("g++")
     yield _program("g++", gxx, "the cpu device compiles with it", "install g++ 12 or newer (apt install g++)")
     toolkit, remedy = nvcc.find(), (nvcc.missing() or "").removeprefix("no nvcc: ")
@@ -85,7 +81,7 @@ def _machine() -> Iterator[Diagnosis]:
     for each in there:
         isa, cuda = ".".join(map(str, each.isa)), ".".join(map(str, each.release[:2]))
         said = f"{each.path}: CUDA {cuda}, V{each.version}; takes PTX up to .version {isa}"
-        yield Diagnosis(name="ptxas", state="ok", detail=said)
+        yield Diagnosis("ptxas", "ok", said)
     if not there:
         use = "PTX becomes cubins, registers and spills become known"
         yield _program("ptxas", None, use, assemblers.MISSING.partition(": ")[2])
@@ -93,36 +89,34 @@ def _machine() -> Iterator[Diagnosis]:
     yield _program("nvdisasm", nvdisasm.find(), use, remedy.removeprefix("no nvdisasm: "))
     if _loads("libcuda.so.1"):
         detail = f"loads, driver {driver.version() or 'of unknown version'}"
-        yield Diagnosis(name="libcuda", state="ok", detail=detail)
+        yield Diagnosis("libcuda", "ok", detail)
     else:
         remedy = "install the NVIDIA driver; without it only the cpu device works"
-        yield Diagnosis(name="libcuda", state="missing", detail="libcuda.so.1 does not load", remedy=remedy)
+        yield Diagnosis("libcuda", "missing", "libcuda.so.1 does not load", remedy)
     yield _module("triton", "kernels in Triton are compiled with it", "pip install 'fusiond[triton]'")
     yield _module("pycuda", "GPUs are driven with it", "pip install 'fusiond[cuda]', with nvcc on PATH")
     nvml = _module("pynvml", "clocks, temperature and other users of a GPU", "pip install nvidia-ml-py")
     if nvml.state == "ok" and not _loads("libnvidia-ml.so.1"):
-        nvml = Diagnosis(
-            name="NVML", state="missing", detail="libnvidia-ml.so.1 does not load", remedy="it is part of the driver"
-        )
+        nvml = Diagnosis("NVML", "missing", "libnvidia-ml.so.1 does not load", "it is part of the driver")
     yield nvml
 
 
 def _program(name: str, path: str | Path | None, use: str, remedy: str) -> Diagnosis:
     if path is None:
-        return Diagnosis(name=name, state="missing", detail=f"not found; {use}", remedy=remedy)
+        return Diagnosis(name, "missing", f"not found; {use}", remedy)
     try:
         result = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError) as problem:
-        return Diagnosis(name=name, state="broken", detail=f"{path} does not run: {problem}", remedy=remedy)
+        return Diagnosis(name, "broken", f"{path} does not run: {problem}", remedy)
     lines = result.stdout.strip().splitlines() or [""]
     shown = next((line for line in lines if "release" in line), lines[0])
-    return Diagnosis(name=name, state="ok", detail=f"{path}: {shown.strip()}")
+    return Diagnosis(name, "ok", f"{path}: {shown.strip()}")
 
 
 def _module(name: str, use: str, remedy: str) -> Diagnosis:
     if importlib.util.find_spec(name) is None:
-        return Diagnosis(name=name, state="missing", detail=f"not installed; {use}", remedy=remedy)
-    return Diagnosis(name=name, state="ok", detail="installed")
+        return Diagnosis(name, "missing", f"not installed; {use}", remedy)
+    return Diagnosis(name, "ok", "installed")
 
 
 def _loads(library: str) -> bool:
@@ -138,35 +132,33 @@ def _devices(registry: Registry) -> Iterator[Diagnosis]:
         try:
             found, missing = provider.devices(), provider.missing()
         except Exception as problem:  # a provider is a plugin's: it may raise anything
-            yield Diagnosis(name=kind, state="broken", detail=f"{type(problem).__name__}: {problem}")
+            yield Diagnosis(kind, "broken", f"{type(problem).__name__}: {problem}")
             continue
         for text in missing:
-            yield Diagnosis(name=kind, state="missing", detail=text.removeprefix(f"{kind}: "))
+            yield Diagnosis(kind, "missing", text.removeprefix(f"{kind}: "))
         for info in found:
             state = "missing" if missing else "ok"
             is_here = info.evidence != COUNTED
             times = f"times are {info.evidence}" if is_here else "not here: bounds are counted, nothing is measured"
             detail = f"{info.model}, {info.arch}, {info.memory_bytes / 2**30:.0f} GiB, {times}"
-            yield Diagnosis(name=info.name, state=state, detail=detail)
+            yield Diagnosis(info.name, state, detail)
     if not registry.providers:
-        yield Diagnosis(name="devices", state="broken", detail="no plugin brought a device", remedy="reinstall fusiond")
+        yield Diagnosis("devices", "broken", "no plugin brought a device", "reinstall fusiond")
 
 
 def _cache() -> Diagnosis:
     folder = default_folder()
     made = next((each for each in (folder, *folder.parents) if each.exists()), folder)
     if made.is_dir() and os.access(made, os.W_OK | os.X_OK):
-        return Diagnosis(name="cache", state="ok", detail=f"builds are kept in {folder}")
+        return Diagnosis("cache", "ok", f"builds are kept in {folder}")
     remedy = "name another folder in FUSIOND_CACHE"
-    return Diagnosis(
-        name="cache", state="broken", detail=f"{folder} cannot be written, so nothing builds", remedy=remedy
-    )
+    return Diagnosis("cache", "broken", f"{folder} cannot be written, so nothing builds", remedy)
 
 
 def _store(database: Path) -> Iterator[Diagnosis]:
     kind = file_system(os.path.realpath(database), _mounts()) or "unknown file system"
     if not database.exists():
-        yield Diagnosis(name="store", state="ok", detail=f"{database} ({kind}): not made yet")
+        yield Diagnosis("store", "ok", f"{database} ({kind}): not made yet")
         return
     try:
         with Store.open(database, create=False) as store:
@@ -177,31 +169,26 @@ def _store(database: Path) -> Iterator[Diagnosis]:
             waiting = store.jobs([JobState.WAITING], limit=20)
     except FusiondError as problem:
         remedy = "name another file with --db or FUSIOND_DB"
-        yield Diagnosis(name="store", state="broken", detail=str(problem), remedy=remedy)
+        yield Diagnosis("store", "broken", str(problem), remedy)
         return
-    yield Diagnosis(
-        name="store", state="ok", detail=f"{database} ({kind}), schema {SCHEMA_VERSION}, {counted(known, 'job')}"
-    )
+    yield Diagnosis("store", "ok", f"{database} ({kind}), schema {SCHEMA_VERSION}, {counted(known, 'job')}")
     for each in calibrations:
         shown = [f"{name} {each.figures[name]:.4g} {FIGURES[name][0]}" for name in SHOWN if name in each.figures]
         yield Diagnosis(
-            name=f"calibration {names.get(each.device_key, each.device_key[:8])}",
-            state="ok",
-            detail=f"{each.at[:10]}, driver {each.driver or 'none'}: {', '.join(shown)}",
+            f"calibration {names.get(each.device_key, each.device_key[:8])}",
+            "ok",
+            f"{each.at[:10]}, driver {each.driver or 'none'}: {', '.join(shown)}",
         )
     for job in waiting:
         yield Diagnosis(
-            name=f"job {job.id}",
-            state="missing",
-            detail=f"waits: {job.waiting_for}",
-            remedy="it goes on by itself when the cause is gone",
+            f"job {job.id}", "missing", f"waits: {job.waiting_for}", "it goes on by itself when the cause is gone"
         )
     for row in sick:
         yield Diagnosis(
-            name=row.info.name or row.info.model,
-            state="broken",
-            detail=f"sick since {row.seen_at}: {row.sick}",
-            remedy=f"look at it with nvidia-smi, then `fusiond devices --probe {row.info.name or row.info.uuid}`",
+            row.info.name or row.info.model,
+            "broken",
+            f"sick since {row.seen_at}: {row.sick}",
+            f"look at it with nvidia-smi, then `fusiond devices --probe {row.info.name or row.info.uuid}`",
         )
 
 
@@ -215,20 +202,18 @@ def _mounts() -> str:
 def _daemon(database: Path) -> Iterator[Diagnosis]:
     holder = lock.holder(database)
     if holder is None:
-        yield Diagnosis(
-            name="daemon", state="missing", detail="none serves this store", remedy="start one: `fusiond serve`"
-        )
+        yield Diagnosis("daemon", "missing", "none serves this store", "start one: `fusiond serve`")
     elif sockets.answers(holder.socket):
-        yield Diagnosis(name="daemon", state="ok", detail=f"pid {holder.pid} on {holder.socket}")
+        yield Diagnosis("daemon", "ok", f"pid {holder.pid} on {holder.socket}")
     else:
         detail = f"pid {holder.pid} holds the store, but does not answer on {holder.socket}"
-        yield Diagnosis(name="daemon", state="broken", detail=detail, remedy=f"stop it: kill {holder.pid}")
+        yield Diagnosis("daemon", "broken", detail, f"stop it: kill {holder.pid}")
 
 
 def _plugins(registry: Registry) -> Iterator[Diagnosis]:
     for state in registry.states:
         if state.problem:
             remedy = f"pip install --upgrade {state.distribution}, or uninstall it"
-            yield Diagnosis(name=f"plugin {state.name}", state="broken", detail=state.problem, remedy=remedy)
+            yield Diagnosis(f"plugin {state.name}", "broken", state.problem, remedy)
     loaded = [state.name for state in registry.states if not state.problem]
-    yield Diagnosis(name="plugins", state="ok", detail=", ".join(loaded) or "none")
+    yield Diagnosis("plugins", "ok", ", ".join(loaded) or "none")

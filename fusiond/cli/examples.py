@@ -12,7 +12,7 @@ import sysconfig
 from pathlib import Path
 
 import fusiond
-from fusiond.cli import options, output
+from fusiond.cli import options
 from fusiond.model.english import counted
 from fusiond.model.errors import FusiondError, RequestError
 from fusiond.requests import schema
@@ -50,13 +50,11 @@ def run(arguments: argparse.Namespace) -> int:
                 kind = "job" if re.search(r"^strategy:", text, re.MULTILINE) else kind
                 path.write_text(f"# yaml-language-server: $schema={up}{kind}.schema.json\n{text}")
         written = [*(str(target / each) for each in found), *map(str, schemas)]
-    if arguments.json:
-        options.say_json({"folder": str(examples_folder()), "files": [str(each) for each in found], "written": written})
-    elif written:
-        output.say(f"{counted(len(written), 'file')} in {arguments.copy_to}; `fusiond plan {written[0]}` shows one")
-    else:
-        output.say(*(f"{each!s:<40} {_title(source)}".rstrip() for each, source in found.items()))
-    return 0
+    lines = [f"{each!s:<40} {_title(source)}".rstrip() for each, source in found.items()]
+    if written:
+        lines = [f"{counted(len(written), 'file')} in {arguments.copy_to}; `fusiond plan {written[0]}` shows one"]
+    document = {"folder": str(examples_folder()), "files": [*map(str, found)], "written": written}
+    return options.answer(arguments, document, *lines)
 
 
 def files() -> dict[Path, Path]:

@@ -49,10 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
         history = _history(store, row)
         info = next((each.info for each in store.devices() if each.info.key == row.device_key), None)
         if arguments.html:
-            return _page(store, row, Path(arguments.html).expanduser(), json=arguments.json)
+            return _page(store, row, arguments)
         if arguments.bundle:
             folder = Path(arguments.bundle).expanduser()
-            return _wrote(bundling.write(store, row, trials, arguments.trial, folder), json=arguments.json)
+            return _wrote(bundling.write(store, row, trials, arguments.trial, folder), arguments)
         if arguments.trial is not None:
             raise RequestError("is for --bundle; name a folder", where="--trial")
         programs = causes.chosen(store, trials) if arguments.count else {}
@@ -77,19 +77,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _page(store: Store, row: JobRow, path: Path, *, json: bool) -> int:
+def _page(store: Store, row: JobRow, arguments: argparse.Namespace) -> int:
     from fusiond.service.web import pages  # Jinja2 and starlette, for this alone
 
+    path = Path(arguments.html).expanduser()
     options.write(path, pages.standing_alone(store, row.id), where="--html")
-    return _wrote([path], json=json)
+    return _wrote([path], arguments)
 
 
-def _wrote(paths: Sequence[Path], *, json: bool) -> int:
-    if json:
-        options.say_json({"written": [str(path) for path in paths]})
-    else:
-        output.say(*map(str, paths))
-    return 0
+def _wrote(paths: Sequence[Path], arguments: argparse.Namespace) -> int:
+    written = [str(path) for path in paths]
+    return options.answer(arguments, {"written": written}, *written)
 
 
 def _history(store: Store, row: JobRow) -> list[Record]:

@@ -23,17 +23,11 @@ from fusiond.store.jobs import JobRow
 
 SCHEMA = "1.0.0"
 INVALIDITY = {
-    Outcome.MEASURED: "correct",
-    Outcome.REFUSED: "constraints",
-    Outcome.BUILD_FAILED: "compile",
-    Outcome.LAUNCH_REFUSED: "runtime",
-    Outcome.WRONG_RESULT: "correctness",
-    Outcome.WRONG_UNFUSED: "correctness",
-    Outcome.CRASHED: "runtime",
+    Outcome.MEASURED: "correct", Outcome.REFUSED: "constraints", Outcome.BUILD_FAILED: "compile",
     Outcome.TIMED_OUT: "timeout",
-    Outcome.WORKER_DIED: "runtime",
-    Outcome.TOO_NOISY: "runtime",
-}
+    **dict.fromkeys((Outcome.WRONG_RESULT, Outcome.WRONG_UNFUSED), "correctness"),
+    **dict.fromkeys((Outcome.LAUNCH_REFUSED, Outcome.CRASHED, Outcome.WORKER_DIED, Outcome.TOO_NOISY), "runtime"),
+}  # fmt: skip
 """What was pruned has no result: nobody tried it."""
 TIMES = {"measured": "time", "emulated": "emulated_time", "counted": "bound"}  #: Evidence -> what a value is called
 
@@ -77,10 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         output.say(*text.rstrip("\n").split("\n"))
     else:
         options.write(Path(target).expanduser(), text, where="FILE")
-        if arguments.json:
-            options.say_json({"written": target, f"{noun}s": count})
-        else:
-            output.say(f"{counted(count, noun)} in {target}")
+        options.answer(arguments, {"written": target, f"{noun}s": count}, f"{counted(count, noun)} in {target}")
     return 0
 
 
@@ -102,11 +93,9 @@ def _answers(arguments: argparse.Namespace) -> int:
                 output.say_text(f"{line}\n")
             return 0
         count = transfer.write(exchange, Path(arguments.answers).expanduser(), keys)
-    if arguments.json:
-        options.say_json({"written": arguments.answers, "answers": count, "signer": signer.public})
-    else:
-        output.say(f"{counted(count, 'answer')} in {arguments.answers}, those of this box signed by {signer.public}")
-    return 0
+    document = {"written": arguments.answers, "answers": count, "signer": signer.public}
+    text = f"{counted(count, 'answer')} in {arguments.answers}, those of this box signed by {signer.public}"
+    return options.answer(arguments, document, text)
 
 
 def t4(row: JobRow, trials: Iterable[Trial], evidence: str) -> dict[str, Any]:

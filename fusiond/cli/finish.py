@@ -2,7 +2,7 @@
 
 import argparse
 
-from fusiond.cli import options, output
+from fusiond.cli import options
 from fusiond.service.client.client import Client
 from fusiond.service.wire import job_document
 
@@ -15,11 +15,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     with Client(db=options.database(arguments)) as client:
         row = client.finish(arguments.id)
-    if arguments.json:
-        options.say_json(job_document(row))
-    elif row.state.ended:
-        output.say(f"job {row.id} is {row.state.value}")
-    else:
-        when = "after the running trial" if row.owner else "when it runs again"
-        output.say(f"job {row.id} ends its search {when}; its finals come next")
-    return 0
+    when = "after the running trial" if row.owner else "when it runs again"
+    state = f"is {row.state.value}" if row.state.ended else f"ends its search {when}; its finals come next"
+    return options.answer(arguments, job_document(row), f"job {row.id} {state}")

@@ -2,7 +2,7 @@
 
 import argparse
 
-from fusiond.cli import options, output
+from fusiond.cli import options
 from fusiond.model.english import counted
 from fusiond.model.errors import NothingKnown
 from fusiond.service.client.client import Client
@@ -32,11 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not known:
             raise NothingKnown(f"nothing is known about {name}" + (f" on {device}" if device else ""))
         count = client.store.forget(name, device) if arguments.yes else len(known)
-    if arguments.json:
-        options.say_json({"workload": name, "device": device, "answers": count, "forgotten": bool(arguments.yes)})
-    elif arguments.yes:
-        output.say(f"{counted(count, 'answer')} to {name} forgotten; what was measured stays until `fusiond prune`")
-    else:
-        devices = ", ".join(dict.fromkeys(each.device_name for each in known))
-        output.say(f"{counted(count, 'answer')} to {name} (on {devices}) would be forgotten; --yes does it")
-    return 0
+    document = {"workload": name, "device": device, "answers": count, "forgotten": bool(arguments.yes)}
+    devices = ", ".join(dict.fromkeys(each.device_name for each in known))
+    done = "forgotten; what was measured stays until `fusiond prune`"
+    text = done if arguments.yes else f"(on {devices}) would be forgotten; --yes does it"
+    return options.answer(arguments, document, f"{counted(count, 'answer')} to {name} {text}")

@@ -3,7 +3,7 @@
 import argparse
 
 from fusiond.cli import options, render
-from fusiond.cli.answers import row
+from fusiond.cli.answers import COLUMNS, row
 from fusiond.model.errors import NothingKnown
 from fusiond.service.client.client import Client
 from fusiond.service.wire import answer_entry
@@ -26,17 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.say_json([answer_entry(each) for each in found])
         return 0
-    columns = (
-        "found (UTC)",
-        "sizes",
-        "device",
-        "evidence",
-        "verdict",
-        "gain",
-        "95 %",
-        "against",
-        "the one before went",
-    )
+    columns = ("found (UTC)", "sizes", *COLUMNS[3:], "the one before went")
     lines = []
     for each in found:
         first, _, _, *rest = row(each)

@@ -36,16 +36,14 @@ def run(arguments: argparse.Namespace) -> int:
         found = transfer.read(exchange, (line for part in ([first], texts) for line in part))
     if not found.new + found.known + found.refused:
         raise RequestError(f"{path} holds no answers; `fusiond export --answers` writes such a file", where="FILE")
-    if arguments.json:
-        document = {"new": found.new, "known": found.known, "refused": found.refused, "why": found.why}
-        options.say_json({**document, "untrusted": sorted(found.untrusted)})
-    else:
-        output.say(f"{counted(found.new, 'answer')} imported, {found.known} known already, {found.refused} refused")
-        for signer in sorted(found.untrusted):
-            output.say(
-                f"signed by {signer}, which is not trusted here: its answers are shown, and never built or run; "
-                f"`fusiond keys trust {signer} --name NAME` if you know whose it is"
-            )
+    document = {name: getattr(found, name) for name in ("new", "known", "refused", "why")}
+    lines = [f"{counted(found.new, 'answer')} imported, {found.known} known already, {found.refused} refused"]
+    lines += [
+        f"signed by {signer}, which is not trusted here: its answers are shown, and never built or run; "
+        f"`fusiond keys trust {signer} --name NAME` if you know whose it is"
+        for signer in sorted(found.untrusted)
+    ]
+    options.answer(arguments, {**document, "untrusted": sorted(found.untrusted)}, *lines)
     for each in found.why:
         output.complain(f"fusiond: {path}: {each}")
     if found.refused > len(found.why):
@@ -65,9 +63,6 @@ def _trials(arguments: argparse.Namespace, path: Path) -> int:
     except OSError as problem:
         raise RequestError(f"{target} cannot be written: {problem.strerror}", where="--out") from None
     failed = sum(bool(each.failure) for each in rows)
-    if arguments.json:
-        options.say_json({"written": str(target), "trials": len(rows), "failed": failed})
-    else:
-        output.say(f"{counted(len(rows), 'trial')} in {target}, {failed} of them failed")
-        output.say(f"search them again with `strategy: replay`, `space: {json.dumps(str(target))}`, `device: replay`")
-    return 0
+    said = f"{counted(len(rows), 'trial')} in {target}, {failed} of them failed"
+    again = f"search them again with `strategy: replay`, `space: {json.dumps(str(target))}`, `device: replay`"
+    return options.answer(arguments, {"written": str(target), "trials": len(rows), "failed": failed}, said, again)

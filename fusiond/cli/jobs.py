@@ -31,30 +31,14 @@ def run(arguments: argparse.Namespace) -> int:
         more = f"--limit N shows more, --before {rows[-1].id} those that came before"
         which = "the newest " if arguments.before is None else ""
         output.complain(f"fusiond: {which}{len(rows)} of {counted(count, 'job')} ({more})")
-    if arguments.json:
-        options.say_json([job_entry(row) for row in rows])
-        return 0
-    if not rows:
-        output.say("no jobs")
-        return 0
-    render.table(
-        "",
-        ("id", "state", "workload", "device", "trials", "best", "created (UTC)", "problem"),
-        [
-            (
-                row.id,
-                row.state.value,
-                row.workload_name,
-                row.device,
-                f"{row.trials}/{row.budget}",
-                job_texts.ratio(row.best_ratio),
-                render.when(row.created_at),
-                shortened(_trouble(row), 200),
-            )
-            for row in rows
-        ],
-    )
-    return 0
+    columns = ("id", "state", "workload", "device", "trials", "best", "created (UTC)", "problem")
+    return render.listing(arguments, [job_entry(row) for row in rows], columns, map(_line, rows), "no jobs")
+
+
+def _line(row: JobRow) -> tuple[object, ...]:
+    what, trials = (row.id, row.state.value, row.workload_name, row.device), f"{row.trials}/{row.budget}"
+    best, when = job_texts.ratio(row.best_ratio), render.when(row.created_at)
+    return (*what, trials, best, when, shortened(_trouble(row), 200))
 
 
 def _trouble(row: JobRow) -> str:

@@ -47,10 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         if problem.where.startswith(where):  # a file that nobody has written
             raise RequestError(problem.problem) from None
         raise
-    if arguments.json:
-        options.say_json(found.as_json())
-    else:
-        _print(found.as_json())
+    options.answer(arguments, found.as_json(), *_lines(found.as_json()))
     return 0 if found.right else WRONG
 
 
@@ -60,7 +57,7 @@ def _path(text: str) -> str:
     return f"./{text}" if names_file and not os.path.isabs(text) else text
 
 
-def _print(said: Mapping[str, Any]) -> None:
+def _lines(said: Mapping[str, Any]) -> list[str]:
     rows = [("candidate", said["candidate"]), ("reference", said["reference"])]
     rows.append(("verdict", "right" if said["right"] else f"wrong: {said['problem']}"))
     if said["speedup"] is not None:
@@ -71,4 +68,4 @@ def _print(said: Mapping[str, Any]) -> None:
         rows.append(("compiler", f"{facts}, occupancy {100 * said['occupancy']:.0f} %" if said["occupancy"] else facts))
     rows += [("hint", each) for each in said["hints"]]
     rows.append(("seeds", ", ".join(map(str, said["seeds"]))))
-    output.say(*(f"{name:9s} {text}" for name, text in rows))
+    return [f"{name:9s} {text}" for name, text in rows]

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from fusiond.cli import output
 from fusiond.model.errors import RequestError
 from fusiond.store.location import default_name
 
@@ -134,6 +135,11 @@ def device(arguments: argparse.Namespace) -> str | None:
     return None if arguments.device is None else _text(str(arguments.device), "--device")
 
 
+def asked(arguments: argparse.Namespace, cache_else: str | None = None) -> dict[str, Any]:
+    """`--device`, `--size` and `--cache` of a look-up, by what it calls them."""
+    return {"device": device(arguments), "sizes": sizes(arguments), "cache": cache(arguments) or cache_else}
+
+
 def _whole(text: str) -> int:
     try:
         return int(text)
@@ -165,6 +171,15 @@ def write(path: Path, text: str, *, where: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as problem:
         raise RequestError(f"{path} cannot be written: {problem.strerror}", where=where) from None
+
+
+def answer(arguments: argparse.Namespace, document: Any, *lines: str) -> int:
+    """A command's answer, as a document with `--json`, else in lines; the exit status 0."""
+    if arguments.json:
+        say_json(document)
+    else:
+        output.say(*lines)
+    return 0
 
 
 def say_json(document: Any) -> None:

@@ -5,6 +5,7 @@ Where the output is not a terminal, progress is one plain line an event, and tab
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import shutil
 import sys
@@ -12,11 +13,11 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.cells import cell_len
 
-from fusiond.cli import output
+from fusiond.cli import options, output
 from fusiond.cli.job_texts import TableOf, line
 from fusiond.model.english import shown
 from fusiond.service.progress import Progress
@@ -45,6 +46,21 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     output.say(*([title] if title else []), *(f" {each} " for each in (blank, heads, rule, *lines, blank)))
 
 
+def listing(
+    arguments: argparse.Namespace, document: Any, columns: Sequence[str], rows: Iterable[Sequence[object]],
+    none: str = "",
+) -> int:  # fmt: skip
+    """A command's answer, as a document with `--json`, else as a table, or `none` where that has no rows; the exit
+    status 0."""
+    if arguments.json:
+        options.say_json(document)
+    elif (lines := list(rows)) or not none:
+        table("", columns, lines)
+    else:
+        output.say(none)
+    return 0
+
+
 def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(cell_len, each)) for each in zip(*lines, strict=True)]
 
@@ -60,16 +76,8 @@ def _paragraphs(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for first, *others in rows:
         output.say(first)
         told = "; ".join(f"{name} {cell}" for name, cell in zip(columns[1:], others, strict=True) if cell)
-        output.say(
-            *textwrap.wrap(
-                told,
-                max(wide, 20),
-                initial_indent="    ",
-                subsequent_indent="    ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        )
+        lines = textwrap.wrap(told, max(wide, 20) - 4, break_long_words=False, break_on_hyphens=False)
+        output.say(*(f"    {each}" for each in lines))
 
 
 def when(text: str | None) -> str | None:

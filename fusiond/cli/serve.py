@@ -15,7 +15,6 @@ from typing import Any
 
 from fusiond.build.working import sweep
 from fusiond.cli import options, output
-from fusiond.cli.plugins import entry
 from fusiond.devices.cuda.nvml import busy
 from fusiond.devices.probe import probe
 from fusiond.model.errors import NothingKnown, RequestError
@@ -96,14 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
         between = Between(store, settings.upstream, settings.upstream_secs) if shares else None
         # The end of a terminal ends what runs in it; elsewhere SIGHUP is how one has a configuration read again.
         terminal = sys.stderr.isatty()
-        service = Service(
-            store,
-            settings,
-            work(store, registry, lambda: Policy(now.when_busy), between),
-            notifier=Notifier(),
-            reread=None if terminal else reread,
-            between=between,
-        )
+        does = work(store, registry, lambda: Policy(now.when_busy), between)
+        again = None if terminal else reread
+        service = Service(store, settings, does, notifier=Notifier(), reread=again, between=between)
         service.announce = output.say
         service.events.subscribe(registry.notify)
         service.handle_signals()
@@ -145,13 +139,10 @@ def work(
 
     def best(question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:
         return content_lookup.best_of_jobs(
-            store.path,
-            registry,
+            store.path, registry,
             content_lookup.ready(registry, plugins.read(registry, question.path, question.text), question.sizes),
-            device=question.device,
-            cache=question.cache,
-            elsewhere=ask,
-        )
+            device=question.device, cache=question.cache, elsewhere=ask,
+        )  # fmt: skip
 
     def elsewhere(question: BestQuery) -> dict[str, Any] | None:
         """By a name: what it stands for here is asked there."""
@@ -160,14 +151,9 @@ def work(
         if not families and not asks:
             return None
         found = content_lookup.imported(
-            store.path,
-            registry,
-            content_lookup.families(registry, question.name, None),
-            device=question.device,
-            sizes=question.sizes,
-            cache=question.cache,
-            elsewhere=ask if asks else None,
-        )
+            store.path, registry, content_lookup.families(registry, question.name, None), device=question.device,
+            sizes=question.sizes, cache=question.cache, elsewhere=ask if asks else None,
+        )  # fmt: skip
         if found is not None:
             content_lookup.queue_check_of_name(store.path, registry, question.name, None, found)
         return found
@@ -186,17 +172,9 @@ def work(
         return probe(registry.provider(device.name, where="device"), device)
 
     return DaemonWork(
-        run_job=run_job,
-        submit=submit,
-        best=best,
-        devices=devices,
-        plugins=lambda: [entry(state) for state in registry.states],
-        busy=busy,
-        probe=look,
-        again=again,
-        elsewhere=elsewhere,
-        answered=answered,
-    )
+        run_job=run_job, submit=submit, best=best, devices=devices, busy=busy, probe=look, again=again,
+        plugins=lambda: [dataclasses.asdict(each) for each in registry.states], elsewhere=elsewhere, answered=answered,
+    )  # fmt: skip
 
 
 class Missed:
@@ -225,21 +203,13 @@ def _settings(arguments: argparse.Namespace) -> DaemonConfig:
         if web is None:
             raise RequestError(f"is {arguments.web[:40]!r}; write HOST:PORT, as 127.0.0.1:8080", where="--web")
         settings = dataclasses.replace(settings, web=web)
-    if arguments.tls_cert:
-        settings = dataclasses.replace(settings, tls_cert=Path(arguments.tls_cert).expanduser())
-    if arguments.tls_key:
-        settings = dataclasses.replace(settings, tls_key=Path(arguments.tls_key).expanduser())
+    for name in ("tls_cert", "tls_key", "db", "socket", "cluster", "log"):
+        if given := getattr(arguments, name):
+            value: Any = given if name in ("cluster", "log") else Path(given).expanduser()
+            settings = dataclasses.replace(settings, **{name: value})
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_key is None else "tls_cert"
         raise RequestError("is missing; a certificate and its key go together", where=missing)
     if settings.tls_cert is not None and settings.web is None:
         raise RequestError("is of the pages over TCP; say where with --web HOST:PORT", where="tls_cert")
-    if arguments.cluster:
-        settings = dataclasses.replace(settings, cluster=arguments.cluster)
-    if arguments.log:
-        settings = dataclasses.replace(settings, log=arguments.log)
-    if arguments.db:
-        settings = dataclasses.replace(settings, db=Path(arguments.db).expanduser())
-    if arguments.socket:
-        settings = dataclasses.replace(settings, socket=Path(arguments.socket).expanduser())
     return settings

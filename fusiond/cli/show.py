@@ -2,7 +2,7 @@
 
 import argparse
 
-from fusiond.cli import job_texts, options, output
+from fusiond.cli import job_texts, options
 from fusiond.model.english import shortened
 from fusiond.service.client.client import Client
 from fusiond.service.wire import job_document, job_entry
@@ -16,9 +16,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     with Client(db=options.database(arguments)) as client:
         row = client.show(arguments.id)
-    if arguments.json:
-        options.say_json(job_document(row))
-        return 0
     known = {name: value for name, value in job_entry(row).items() if value is not None}
     known["best"] = job_texts.ratio(row.best_ratio) or "nothing yet"
     known["trials"] = f"{row.trials} of {row.budget}"
@@ -28,5 +25,5 @@ def run(arguments: argparse.Namespace) -> int:
     if row.problem:
         known["problem"] = shortened(row.problem)
     width = max(len(name) for name in known)
-    output.say(*(f"{name:<{width}}  {value}" for name, value in known.items()))
-    return 0
+    lines = (f"{name:<{width}}  {value}" for name, value in known.items())
+    return options.answer(arguments, job_document(row), *lines)

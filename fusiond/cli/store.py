@@ -9,7 +9,7 @@ from fusiond.model.english import counted
 from fusiond.model.errors import NothingKnown, RequestError
 from fusiond.service.daemon import lock
 from fusiond.store import backup
-from fusiond.store.check import Finding, check, forget
+from fusiond.store.check import check, forget
 from fusiond.store.database import Store
 
 
@@ -32,64 +32,49 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     database = options.database(arguments)
     if arguments.what == "restore":
-        return _restore(database, _file(arguments), json=arguments.json)
+        return _restore(database, arguments)
     if not database.is_file():
         raise NothingKnown(f"there is no store at {database} yet; `fusiond run` or `fusiond serve` makes it")
     if arguments.what == "backup":
-        return _backup(database, _file(arguments), json=arguments.json)
+        return _backup(database, arguments)
     if arguments.forget:
         with Store.open(database, create=False) as store:
             gone = forget(store)
         output.complain(f"fusiond: {counted(gone, 'row')} removed")
-    return _check(database, json=arguments.json)
+    return _check(database, arguments)
 
 
-def _check(database: Path, *, json: bool) -> int:
+def _check(database: Path, arguments: argparse.Namespace) -> int:
     Store.open(database, create=False).close()  # one of an earlier version has no digests yet
     found = check(database)
-    if json:
-        options.say_json(
-            {"store": str(database), "intact": not found, "findings": [dataclasses.asdict(each) for each in found]}
-        )
-    elif not found:
-        output.say(f"{database}: intact, every row and artifact is what was written")
-    else:
-        output.say(*_lines(found))
-        output.say(f"{database}: {counted(len(found), 'finding')}")
-    return 1 if found else 0
+    findings = [dataclasses.asdict(each) for each in found]
+    lines = [line for each in found for line in (f"{each.where}: {each.problem}", f"    remedy: {each.remedy}")]
+    whole = counted(len(found), "finding") if found else "intact, every row and artifact is what was written"
+    document = {"store": str(database), "intact": not found, "findings": findings}
+    return options.answer(arguments, document, *lines, f"{database}: {whole}") or int(bool(found))
 
 
-def _lines(found: list[Finding]) -> list[str]:
-    return [line for each in found for line in (f"{each.where}: {each.problem}", f"    remedy: {each.remedy}")]
-
-
-def _backup(database: Path, file: Path, *, json: bool) -> int:
+def _backup(database: Path, arguments: argparse.Namespace) -> int:
+    file = _file(arguments)
     copied = backup.backup(database, file)
     _warn(copied)
-    if json:
-        options.say_json({"file": str(file), "bytes": copied.bytes, "artifacts": copied.artifacts})
-    else:
-        output.say(
-            f"{file}: {copied.bytes / (1 << 20):.1f} MiB, with {counted(copied.artifacts, 'artifact')} beside it"
-        )
-    return 0
+    document = {"file": str(file), "bytes": copied.bytes, "artifacts": copied.artifacts}
+    beside = f"with {counted(copied.artifacts, 'artifact')} beside it"
+    return options.answer(arguments, document, f"{file}: {copied.bytes / (1 << 20):.1f} MiB, {beside}")
 
 
-def _restore(database: Path, file: Path, *, json: bool) -> int:
+def _restore(database: Path, arguments: argparse.Namespace) -> int:
+    file = _file(arguments)
     holder = lock.holder(database)
     if holder is not None:
         raise RequestError(f"a daemon (pid {holder.pid}) serves this store; stop it first", where=str(database))
     with lock.kept_out(database):
         copied = backup.restore(file, database)
     _warn(copied)
-    if json:
-        aside = str(copied.aside) if copied.aside else None
-        options.say_json({"store": str(database), "artifacts": copied.artifacts, "aside": aside})
-    else:
-        output.say(f"{database}: restored from {file}")
-        if copied.aside:
-            output.say(f"the store that was there is kept as {copied.aside}")
-    return 0
+    aside = str(copied.aside) if copied.aside else None
+    document = {"store": str(database), "artifacts": copied.artifacts, "aside": aside}
+    kept = [f"the store that was there is kept as {aside}"] if aside else []
+    return options.answer(arguments, document, f"{database}: restored from {file}", *kept)
 
 
 def _warn(copied: backup.Copied) -> None:

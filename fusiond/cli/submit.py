@@ -2,7 +2,7 @@
 
 import argparse
 
-from fusiond.cli import options, output
+from fusiond.cli import options
 from fusiond.service.client.client import Client
 
 
@@ -19,19 +19,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with Client(arguments.socket, options.database(arguments)) as client:
-        ids = client.submit(
-            arguments.job,
-            device=arguments.device,
-            trials=arguments.trials,
-            seed=arguments.seed,
-            priority=arguments.priority,
-        )
+        given = {name: getattr(arguments, name) for name in ("device", "trials", "seed", "priority")}
+        ids = client.submit(arguments.job, **given)
         if not arguments.wait:
-            if arguments.json:
-                options.say_json({"id": ids[0]} if len(ids) == 1 else {"id": ids[0], "ids": list(ids)})
-            else:
-                output.say(*ids)
-            return 0
+            document = {"id": ids[0]} if len(ids) == 1 else {"id": ids[0], "ids": list(ids)}
+            return options.answer(arguments, document, *ids)
         from fusiond.cli.render import display  # with rich, which handing a job in does without
         from fusiond.model.outcomes import JobState
         from fusiond.service.wire import job_document
@@ -41,9 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
                 for progress in client.watch(job):
                     shown.show(progress)
         rows = [client.show(job) for job in ids]
-    if arguments.json:
-        documents = [job_document(row) for row in rows]
-        options.say_json(documents[0] if len(documents) == 1 else documents)
-    else:
-        output.say(*(f"{row.id} {row.state.value}" for row in rows))
+    documents = [job_document(row) for row in rows]
+    lines = (f"{row.id} {row.state.value}" for row in rows)
+    options.answer(arguments, documents[0] if len(documents) == 1 else documents, *lines)
     return 0 if all(row.state is JobState.DONE for row in rows) else 1

@@ -36,10 +36,5 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.what == "remove" and not exchange.remove_token(arguments.name):
             raise RequestError("has no token", where="NAME")
         found = exchange.tokens()
-    if arguments.json:
-        options.say_json(found)
-    elif found:
-        render.table("", ("name", "rights", "made (UTC)"), [tuple(each.values()) for each in found])
-    else:
-        output.say("no tokens")
-    return 0
+    columns = ("name", "rights", "made (UTC)")
+    return render.listing(arguments, found, columns, (tuple(each.values()) for each in found), "no tokens")

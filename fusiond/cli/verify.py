@@ -5,7 +5,7 @@ import dataclasses
 import shlex
 from contextlib import closing
 
-from fusiond.cli import answer_text, options, output
+from fusiond.cli import answer_text, options
 from fusiond.cli.best import find
 from fusiond.cli.render import display
 from fusiond.model.errors import NothingKnown, RequestError
@@ -26,13 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     name = options.workload_name(arguments)
     database = options.database(arguments)
-    before = find(
-        database,
-        name,
-        device=options.device(arguments),
-        sizes=options.sizes(arguments),
-        cache=options.cache(arguments) or "warm",
-    )
+    before = find(database, name, **options.asked(arguments, "warm"))
     if before["match"] == "ambiguous":
         paths = ", ".join(str(each["path"] or each["strategy"]) for each in before["answers"])
         raise RequestError(f"{name} stands for several contents ({paths}); verify it in the folder of the file")
@@ -48,9 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
         row = tuner.submit(store, registry, wanted, kind="verify", priority=1)
         again = f"fusiond verify --workload {shlex.quote(name)}"
         after = in_process.tune(store, registry, row, shown, again=again, when_busy=arguments.when_busy)
-    if arguments.json:
-        options.say_json(after)
-        return 0
-    output.say(f"before    {answer_text.verdict(before)}, {before['found_at']}")
-    output.say(*answer_text.lines(after))
-    return 0
+    first = f"before    {answer_text.verdict(before)}, {before['found_at']}"
+    return options.answer(arguments, after, first, *answer_text.lines(after))

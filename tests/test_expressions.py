@@ -81,22 +81,12 @@ def test_precedence_and_associativity_are_pythons(parts: list[tuple[str, int]]) 
 @pytest.mark.parametrize(
     "text",
     [
-        "n < 18 and n > 16",
-        "n <= 17 and not n == 18",
-        "not n < 17 and not n > 17",
-        "n == 18 or n != 18 and n == 17",
-        "not (n == 17 and zero == 1)",
-        "n == 1 or not zero == 1 and zero == 0",
-        "- -n == 17",
-        "n - 1 - 1 == 15",
-        "-n // 2 == -9",
-        "-(n) % 5 == 3",
-        "16 < n <= 17 != 18",
-        "16 < n < 17",
-        "zero < 1 < n and not 1 < n < 2",
+        "n < 18 and n > 16", "n <= 17 and not n == 18", "not n < 17 and not n > 17", "n == 18 or n != 18 and n == 17",
+        "not (n == 17 and zero == 1)", "n == 1 or not zero == 1 and zero == 0", "- -n == 17", "n - 1 - 1 == 15",
+        "-n // 2 == -9", "-(n) % 5 == 3", "16 < n <= 17 != 18", "16 < n < 17", "zero < 1 < n and not 1 < n < 2",
         "(n + 1) / 3 / 2 == 3",
     ],
-)
+)  # fmt: skip
 def test_logic_is_pythons(text: str) -> None:
     assert expressions.parse(text).holds(SIZES) is eval(text, {}, {"n": 17, "zero": 0})
 
@@ -147,23 +137,15 @@ def test_what_is_no_expression(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("1 // zero", "division by zero"),
-        ("1 % zero", "division by zero"),
-        ("ceil_div(1, zero)", "division by zero"),
-        ("missing + 1", "'missing' has no value"),
-        ("label + 1", "not a whole number"),
-        ("flag + 1", "not a whole number"),
-        ("label < 1", "not a whole number"),
-        ("n and flag", "not true or false"),
-        ("not n", "not true or false"),
-        ("9223372036854775807 + 1", "64 bits"),
-        ("-9223372036854775807 - 2", "64 bits"),
-        ("n == 17", "not an integer"),
-        ("n / 2", "17 / 2 is not a whole number; use // to round down"),
-        ("1 / zero", "division by zero"),
+        ("1 // zero", "division by zero"), ("1 % zero", "division by zero"),
+        ("ceil_div(1, zero)", "division by zero"), ("missing + 1", "'missing' has no value"),
+        ("label + 1", "not a whole number"), ("flag + 1", "not a whole number"), ("label < 1", "not a whole number"),
+        ("n and flag", "not true or false"), ("not n", "not true or false"), ("9223372036854775807 + 1", "64 bits"),
+        ("-9223372036854775807 - 2", "64 bits"), ("n == 17", "not an integer"),
+        ("n / 2", "17 / 2 is not a whole number; use // to round down"), ("1 / zero", "division by zero"),
         ("label", "not an integer"),
     ],
-)
+)  # fmt: skip
 def test_what_has_no_value(text: str, problem: str) -> None:
     with pytest.raises(ExpressionError, match=problem):
         expressions.parse(text).integer(SIZES)

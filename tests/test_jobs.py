@@ -312,21 +312,16 @@ def test_what_is_shipped_fits(validator: Draft202012Validator, path: Path) -> No
 @pytest.mark.parametrize(
     "text",
     [
-        "pair: [a, b]",
-        "strategy: hfus\npair: [a, b]",
-        "strategy: hfuse\npair: [a, b]\nserch: {}",
-        "strategy: hfuse\nmodule: lr_step",
-        "strategy: hfuse\npair: [a, b]\nsearch: {trails: 3}",
+        "pair: [a, b]", "strategy: hfus\npair: [a, b]", "strategy: hfuse\npair: [a, b]\nserch: {}",
+        "strategy: hfuse\nmodule: lr_step", "strategy: hfuse\npair: [a, b]\nsearch: {trails: 3}",
         "strategy: hfuse\npair: [a, b]\nsearch: {trials: 0}",
         "strategy: hfuse\npair: [a, b]\nsearch: {least_gain: 0.5}",
         "strategy: hfuse\npair: [a, b]\nsearch: {sampler: luck}",
-        "strategy: hfuse\npair: [a, b]\nmeasure: {cache: hot}",
-        "strategy: hfuse\npair: [a, b]\nsizes: {a.n: many}",
-        "strategy: hfuse\npair: [a, b]\nsweep: {a.n: []}",
-        "strategy: hfuse\npair: [a, b]\nschema: 2",
+        "strategy: hfuse\npair: [a, b]\nmeasure: {cache: hot}", "strategy: hfuse\npair: [a, b]\nsizes: {a.n: many}",
+        "strategy: hfuse\npair: [a, b]\nsweep: {a.n: []}", "strategy: hfuse\npair: [a, b]\nschema: 2",
         "strategy: hfuse\npair: [a, b]\ndevice: GPU",
     ],
-)
+)  # fmt: skip
 def test_what_a_job_may_not_be_does_not_fit(validator: Draft202012Validator, text: str) -> None:
     assert list(validator.iter_errors(yaml.safe_load(text)))
 

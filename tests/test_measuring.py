@@ -98,14 +98,10 @@ def test_right_programs_are_checked_and_sampled(measurer: Measurer, references: 
 @pytest.mark.parametrize(
     ("fault", "outcome"),
     [
-        ("nobuild", Outcome.BUILD_FAILED),
-        ("wrong", Outcome.WRONG_RESULT),
-        ("late", Outcome.WRONG_RESULT),
-        ("crash", Outcome.CRASHED),
-        ("outside", Outcome.CRASHED),
-        ("refuse", Outcome.LAUNCH_REFUSED),
+        ("nobuild", Outcome.BUILD_FAILED), ("wrong", Outcome.WRONG_RESULT), ("late", Outcome.WRONG_RESULT),
+        ("crash", Outcome.CRASHED), ("outside", Outcome.CRASHED), ("refuse", Outcome.LAUNCH_REFUSED),
     ],
-)
+)  # fmt: skip
 def test_what_fails_is_a_value(measurer: Measurer, references: References, fault: str, outcome: Outcome) -> None:
     found = measurer.check(program(fault), references)
     assert isinstance(found, MeasureFailed)

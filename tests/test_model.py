@@ -38,15 +38,11 @@ def test_frozen_is_a_read_only_copy() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "key", "family"),
     [
-        ("sizes", {"n": 4}, True, False),
-        ("content", [2], True, True),
-        ("name", "a,c", True, True),
-        ("strategy_version", 2, True, True),
-        ("strategy", "other", True, True),
-        ("payload", 5, False, False),
+        ("sizes", {"n": 4}, True, False), ("content", [2], True, True), ("name", "a,c", True, True),
+        ("strategy_version", 2, True, True), ("strategy", "other", True, True), ("payload", 5, False, False),
         ("source_hashes", {"f": "h"}, False, False),
     ],
-)
+)  # fmt: skip
 def test_what_changes_a_workloads_keys(field: str, value: object, key: bool, family: bool) -> None:
     other = dataclasses.replace(WORKLOAD, **{field: value})  # type: ignore[arg-type]
     assert (other.key != WORKLOAD.key) is key

@@ -75,16 +75,11 @@ def test_the_best_config_is_found_and_beats_the_tuned_baseline(store: Store, fak
 @pytest.mark.parametrize(
     ("fault", "outcome"),
     [
-        ("wrong", Outcome.WRONG_RESULT),
-        ("late", Outcome.WRONG_RESULT),
-        ("crash", Outcome.CRASHED),
-        ("outside", Outcome.CRASHED),
-        ("refuse", Outcome.LAUNCH_REFUSED),
-        ("nobuild", Outcome.BUILD_FAILED),
-        ("rejected", Outcome.REFUSED),
-        ("leaks", Outcome.REFUSED),
+        ("wrong", Outcome.WRONG_RESULT), ("late", Outcome.WRONG_RESULT), ("crash", Outcome.CRASHED),
+        ("outside", Outcome.CRASHED), ("refuse", Outcome.LAUNCH_REFUSED), ("nobuild", Outcome.BUILD_FAILED),
+        ("rejected", Outcome.REFUSED), ("leaks", Outcome.REFUSED),
     ],
-)
+)  # fmt: skip
 def test_a_bad_candidate_is_an_outcome_and_the_job_goes_on(
     store: Store, fakes: Registry, fault: str, outcome: Outcome
 ) -> None:

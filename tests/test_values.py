@@ -167,12 +167,10 @@ def test_comparisons(text: str, found: Compare) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{}", "expected rtol, atol or both"),
-        ("near", "it can be equal"),
-        ("{rtol: -1}", "must be from 0"),
+        ("{}", "expected rtol, atol or both"), ("near", "it can be equal"), ("{rtol: -1}", "must be from 0"),
         ("{ulp: 1}", "unknown key"),
     ],
-)
+)  # fmt: skip
 def test_bad_comparisons(text: str, says: str) -> None:
     node = documents.parse(f"compare: {text}", "x.yaml").mapping()["compare"]
     with pytest.raises(RequestError, match=says):
@@ -182,12 +180,10 @@ def test_bad_comparisons(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{n: 0}", "must be from 1"),
-        ("{min: 3}", "cannot be the name of a size"),
-        ("{n-1: 3}", "cannot be the name"),
-        ("{n: two}", "whole number"),
+        ("{n: 0}", "must be from 1"), ("{min: 3}", "cannot be the name of a size"),
+        ("{n-1: 3}", "cannot be the name"), ("{n: two}", "whole number"),
     ],
-)
+)  # fmt: skip
 def test_bad_sizes(text: str, says: str) -> None:
     node = documents.parse(f"sizes: {text}", "x.yaml").mapping()["sizes"]
     with pytest.raises(RequestError, match=says):

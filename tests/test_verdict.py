@@ -104,15 +104,11 @@ def test_keep_means_that_no_finalist_can_gain_enough() -> None:
 @pytest.mark.parametrize(
     ("gain", "scatter", "verdict"),
     [
-        (1.5, 0.01, Verdict.FUSE),
-        (1.03, 0.005, Verdict.FUSE),
-        (1.03, 0.05, Verdict.UNDECIDED),
-        (1.015, 0.008, Verdict.UNDECIDED),
-        (1.005, 0.002, Verdict.KEEP),
-        (0.9, 0.01, Verdict.KEEP),
+        (1.5, 0.01, Verdict.FUSE), (1.03, 0.005, Verdict.FUSE), (1.03, 0.05, Verdict.UNDECIDED),
+        (1.015, 0.008, Verdict.UNDECIDED), (1.005, 0.002, Verdict.KEEP), (0.9, 0.01, Verdict.KEEP),
         (0.95, 0.3, Verdict.UNDECIDED),
     ],
-)
+)  # fmt: skip
 def test_verdicts_of_one_finalist(gain: float, scatter: float, verdict: Verdict) -> None:
     values = [math.log(gain) + scatter * step for step in (-1, -0.5, 0, 0.5, 1)]
     found = conclude({"only": values}, 1.02)

@@ -122,14 +122,11 @@ def test_rulers_agree_within_five_percent_or_two_microseconds(changed: dict[str,
 
 def test_what_ncu_prints() -> None:
     lines = [
-        "==PROF== Connected to process 1",
-        '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"',
-        '"0","stream","gpu__time_duration.sum","ns","9,504"',
-        "stream 4096: ran on cuda:0",
-        '"1","stream","gpu__time_duration.sum","ns","3,008"',
-        '"2","stream","gpu__time_duration.sum","ns","2,976"',
+        "==PROF== Connected to process 1", '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"',
+        '"0","stream","gpu__time_duration.sum","ns","9,504"', "stream 4096: ran on cuda:0",
+        '"1","stream","gpu__time_duration.sum","ns","3,008"', '"2","stream","gpu__time_duration.sum","ns","2,976"',
         '"2","stream","sm__cycles_elapsed.max","","4"',
-    ]
+    ]  # fmt: skip
     assert agreement.durations("\n".join(lines)) == [3.008, 2.976]
     assert agreement.durations("\n".join(lines[:3])) == [9.504]
     assert agreement.durations("==ERROR== no") == []

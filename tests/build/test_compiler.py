@@ -48,13 +48,11 @@ class Broken:
 
 
 MACHINE = [
-    "kill -9 $$",
-    "kill -TERM $$",
-    "echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1",
+    "kill -9 $$", "kill -TERM $$", "echo 'g++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1",
     "echo '/tmp/x.s: fatal error: error writing to /tmp/x.s: No space left on device' >&2; exit 1",
     "echo 'cc1plus: out of memory allocating 65536 bytes after a total of 1 bytes' >&2; exit 1",
     "echo 'g++: fatal error: cannot execute cc1plus: vfork: Resource temporarily unavailable' >&2; exit 1",
-]
+]  # fmt: skip
 
 
 @pytest.mark.usefixtures("gxx_here")

@@ -103,11 +103,9 @@ def test_what_a_program_did_is_noted(run: Run, tmp_path: Path, way: str) -> None
         described.append((each.kernel.name, each.grid[0], each.block[0], each.shared_bytes, each.cluster,
                           each.cooperative, each.graph))  # fmt: skip
     assert described == [
-        ("double_it", 4, 256, 0, (1, 1, 1), False, 0),
-        ("double_it", 4, 256, 16, (1, 1, 1), False, 0),
-        ("add", 8, 128, 0, (2, 1, 1), False, 0),
-        ("add", 2, 512, 0, (1, 1, 1), True, 0),
-    ]
+        ("double_it", 4, 256, 0, (1, 1, 1), False, 0), ("double_it", 4, 256, 16, (1, 1, 1), False, 0),
+        ("add", 8, 128, 0, (2, 1, 1), False, 0), ("add", 2, 512, 0, (1, 1, 1), True, 0),
+    ]  # fmt: skip
     assert [each.stream for each in found.launches][:2] == [default, default]
     ours = next(each.stream for each in found.launches if each.kernel.name == "add")
     assert launches[2].arguments[0].place == trace.CapturedPlace(y, 4000)  # type: ignore[union-attr]

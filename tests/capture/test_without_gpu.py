@@ -149,13 +149,10 @@ def test_streams(programs: Mapping[str, Path], run: Run) -> None:
 @pytest.mark.parametrize(
     ("last", "why"),
     [
-        ("address", "an access of 4 bytes"),
-        ("freed", "is outside of every buffer"),
-        ("trap", "trap"),
-        ("assert", 'assertion failed: how != 2 && "two is too much"'),
-        ("none", ""),
+        ("address", "an access of 4 bytes"), ("freed", "is outside of every buffer"), ("trap", "trap"),
+        ("assert", 'assertion failed: how != 2 && "two is too much"'), ("none", ""),
     ],
-)
+)  # fmt: skip
 def test_errors(programs: Mapping[str, Path], run: Run, last: str, why: str) -> None:
     assert run(programs["errors"], last) == 0, run.said
     assert run.wrong == []

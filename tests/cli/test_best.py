@@ -24,13 +24,11 @@ def test_words(fusiond: Run, done_job: str) -> None:
     assert said.status == 0
     assert said.out.splitlines() == [
         "workload  hist,maxpool [toy] at a.n=500",
-        "verdict   fuse: 1.230x the speed of streams_ab (95% interval 1.210 to 1.250)",
-        "config    block=2",
-        "unfused   streams_ab: 100 us",
-        "times     fused 81.3 us, streams_ab 100 us",
+        "verdict   fuse: 1.230x the speed of streams_ab (95% interval 1.210 to 1.250)", "config    block=2",
+        "unfused   streams_ab: 100 us", "times     fused 81.3 us, streams_ab 100 us",
         "measured  on cpu, 2026-01-31T12:00:00+00:00, 3 trials, its result compared with the unfused one",
         "note      emulated: these times are of the processor running the kernels; they say nothing about a GPU",
-    ]
+    ]  # fmt: skip
 
 
 def test_json(fusiond: Run, done_job: str) -> None:

@@ -114,14 +114,10 @@ def test_a_row_is_a_line_where_there_is_room_and_a_paragraph_where_there_is_not(
     wide, narrow = shown(110, "facts"), shown(60, "facts")
     assert re.search(r"seed:block_interleaved +fused +512 +32 +100 % \(4 blocks\) +registers", wide)
     assert narrow.splitlines() == [
-        "facts: program, launch, threads, registers, occupancy, limited by",
-        "seed:block_interleaved",
-        "    launch fused; threads 512; registers 32; occupancy 100 %",
-        "    (4 blocks); limited by registers",
-        "reference",
-        "    launch a; threads 1024; occupancy 75 % (1 block);",
-        "    limited by [threads]",
-    ]
+        "facts: program, launch, threads, registers, occupancy, limited by", "seed:block_interleaved",
+        "    launch fused; threads 512; registers 32; occupancy 100 %", "    (4 blocks); limited by registers",
+        "reference", "    launch a; threads 1024; occupancy 75 % (1 block);", "    limited by [threads]",
+    ]  # fmt: skip
 
 
 def test_an_empty_column_goes_first(shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:

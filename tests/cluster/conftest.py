@@ -1,7 +1,5 @@
 """A Ray cluster on this machine: a head without devices, and nodes that have a fake one each."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterator

@@ -164,12 +164,10 @@ def _not_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("mutant", "name"),
     [
-        (_first_wave_scaled, "triangle"),
-        (_overlap_ignored, "vector"),
-        (_overlap_ignored, "stencil"),
+        (_first_wave_scaled, "triangle"), (_overlap_ignored, "vector"), (_overlap_ignored, "stencil"),
         (_not_warmed_up, "copy"),
     ],
-)
+)  # fmt: skip
 def test_broken_sampling_is_found_out(
     benches: dict[str, Bench], monkeypatch: pytest.MonkeyPatch, mutant: Callable[[pytest.MonkeyPatch], None], name: str
 ) -> None:

@@ -112,27 +112,15 @@ def test_a_malformed_body_is_a_400(http: httpx.Client, body: bytes, problem: str
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/nothing", 404),
-        ("GET", "/job", 404),
-        ("DELETE", "/jobs", 405),
-        ("GET", "/jobs/none", 404),
-        ("GET", "/jobs/none/events", 404),
-        ("POST", "/jobs/none/cancel", 404),
-        ("GET", "/jobs?state=asleep", 400),
-        ("GET", "/jobs?limit=many", 400),
-        ("GET", "/jobs?limit=-1", 400),
-        ("GET", "/jobs?limit=0", 400),
-        ("GET", "/jobs?limit=99999999999", 200),
-        ("GET", "/best", 400),
-        ("GET", "/best?pair=a", 400),
-        ("GET", "/best?pair=a,b&workload=c", 400),
-        ("GET", "/best?pair=a,b&size=n=x", 400),
-        ("GET", "/best?pair=a,b&cache=hot", 400),
-        ("GET", "/best?pair=hist,maxpool&cache=cold", 404),
-        ("GET", "/best?pair=a,b", 404),
-        ("GET", "/best?workload=%00", 404),
+        ("GET", "/nothing", 404), ("GET", "/job", 404), ("DELETE", "/jobs", 405), ("GET", "/jobs/none", 404),
+        ("GET", "/jobs/none/events", 404), ("POST", "/jobs/none/cancel", 404), ("GET", "/jobs?state=asleep", 400),
+        ("GET", "/jobs?limit=many", 400), ("GET", "/jobs?limit=-1", 400), ("GET", "/jobs?limit=0", 400),
+        ("GET", "/jobs?limit=99999999999", 200), ("GET", "/best", 400), ("GET", "/best?pair=a", 400),
+        ("GET", "/best?pair=a,b&workload=c", 400), ("GET", "/best?pair=a,b&size=n=x", 400),
+        ("GET", "/best?pair=a,b&cache=hot", 400), ("GET", "/best?pair=hist,maxpool&cache=cold", 404),
+        ("GET", "/best?pair=a,b", 404), ("GET", "/best?workload=%00", 404),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_or_unknown_is_a_4xx(http: httpx.Client, method: str, path: str, status: int) -> None:
     response = http.request(method, path)
     assert response.status_code == status, response.text

@@ -1,7 +1,5 @@
 """Workers and queue, in this process; tests/acceptance has the signals."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """Launches of the PTX that Triton made of kernels.py: shapes, drawn arguments, and what NumPy says comes of them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable, Mapping

@@ -92,12 +92,10 @@ def test_a_second_size_needs_a_third_of_the_trials() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "seeds"),
     [
-        ("softmax-dot-64", "softmax-dot-32", 3),
-        ("softmax-dot-32", "softmax-dot-64", 5),
-        ("batchnorm-hist-small", "batchnorm-hist-large", 8),
-        ("batchnorm-hist-large", "batchnorm-hist-small", 8),
+        ("softmax-dot-64", "softmax-dot-32", 3), ("softmax-dot-32", "softmax-dot-64", 5),
+        ("batchnorm-hist-small", "batchnorm-hist-large", 8), ("batchnorm-hist-large", "batchnorm-hist-small", 8),
     ],
-)
+)  # fmt: skip
 @pytest.mark.sampled(4)
 @pytest.mark.timeout(600)
 def test_so_does_a_second_size_of_a_space_of_our_own_that_was_counted(first: str, second: str, seeds: int) -> None:

@@ -115,14 +115,10 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("/var/lib/f.sqlite", "ext4"),
-        ("/home/me/f.sqlite", "nfs4"),
-        ("/home/local/me/f.sqlite", "xfs"),
-        ("/homes/f.sqlite", "ext4"),
-        ("/mnt/two words/f.sqlite", "fuse.sshfs"),
-        ("/data/f.sqlite", "cifs"),
+        ("/var/lib/f.sqlite", "ext4"), ("/home/me/f.sqlite", "nfs4"), ("/home/local/me/f.sqlite", "xfs"),
+        ("/homes/f.sqlite", "ext4"), ("/mnt/two words/f.sqlite", "fuse.sshfs"), ("/data/f.sqlite", "cifs"),
     ],
-)
+)  # fmt: skip
 def test_the_file_system_is_that_of_the_innermost_last_mount(path: str, kind: str) -> None:
     assert location.file_system(path, MOUNTS) == kind
 

@@ -1,7 +1,5 @@
 """Small graphs as AOTAutograd leaves them, written by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fusiond.torch.graphs import FxGraph, FxNode, Ref, Tensor

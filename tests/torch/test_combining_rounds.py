@@ -231,13 +231,10 @@ def test_two_chains_are_rounds() -> None:
 @pytest.mark.parametrize(
     "between",
     [
-        "extern_kernels.mm(a, x, out=c)",
-        "a = copy_if_misaligned(a)",
-        "del a",
-        "d = empty_strided_cuda((1,), (1,))",
+        "extern_kernels.mm(a, x, out=c)", "a = copy_if_misaligned(a)", "del a", "d = empty_strided_cuda((1,), (1,))",
         "s = get_raw_stream(0)",
     ],
-)
+)  # fmt: skip
 def test_a_launch_waits_for_what_does_not(between: str) -> None:
     assert found_in(f"scale.run(a, b, 1, stream=s)\n{between}\nfill.run(x, 1, stream=s)") == [("scale", "fill")]
 
@@ -249,10 +246,7 @@ def test_what_is_handed_stays_as_it_was() -> None:
     )
     (found,) = rounds.put_together(function, USES, 5)
     assert ast.unparse(function).splitlines()[1:] == [
-        "    _launch_0 = (s, a, b, 1)",
-        "    a = empty_strided_cuda()",
-        "    _launch_1 = (s, c, 2)",
-        f"    {rounds.ROUNDS}[5](_launch_0, _launch_1)",
-        "    del _launch_0, _launch_1",
-    ]
+        "    _launch_0 = (s, a, b, 1)", "    a = empty_strided_cuda()", "    _launch_1 = (s, c, 2)",
+        f"    {rounds.ROUNDS}[5](_launch_0, _launch_1)", "    del _launch_0, _launch_1",
+    ]  # fmt: skip
     assert found.lines == (2, 4)

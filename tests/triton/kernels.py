@@ -2,8 +2,6 @@
 
 # mypy: ignore-errors
 # ruff: noqa: N803
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -199,13 +199,10 @@ def test_names_of_templates_in_a_module(gpu: Gpu, on_gpu: list[Any], db: Path) -
 @pytest.mark.parametrize(
     ("mangled", "name"),
     [
-        ("_Z4poolIfLi5EEvPT_", "pool<float, 5>"),
-        ("_Z1fPFviE", "f"),
-        ("_Z1hIXadL_Z3addiiEEEvPi", "h<&(add(int, int))>"),
-        ("scale", "scale"),
-        ("_Znothing", "_Znothing"),
+        ("_Z4poolIfLi5EEvPT_", "pool<float, 5>"), ("_Z1fPFviE", "f"),
+        ("_Z1hIXadL_Z3addiiEEEvPi", "h<&(add(int, int))>"), ("scale", "scale"), ("_Znothing", "_Znothing"),
     ],
-)
+)  # fmt: skip
 def test_mangled_names(mangled: str, name: str) -> None:
     assert cupy._written(mangled) == name
 

@@ -514,16 +514,12 @@ def outcome(gpu: Any, of: Program) -> tuple[Outcome, str]:
 @pytest.mark.parametrize(
     ("function", "code", "expected"),
     [
-        ("cuLaunchKernel", 701, Outcome.LAUNCH_REFUSED),
-        ("cuLaunchKernel", 1, Outcome.LAUNCH_REFUSED),
-        ("cuStreamSynchronize", 700, Outcome.CRASHED),
-        ("cuStreamSynchronize", 710, Outcome.CRASHED),
-        ("cuStreamSynchronize", 716, Outcome.CRASHED),
-        ("cuStreamSynchronize", 719, Outcome.CRASHED),
-        ("cuStreamSynchronize", 702, Outcome.TIMED_OUT),
-        ("cuMemAlloc", 2, Outcome.LAUNCH_REFUSED),
+        ("cuLaunchKernel", 701, Outcome.LAUNCH_REFUSED), ("cuLaunchKernel", 1, Outcome.LAUNCH_REFUSED),
+        ("cuStreamSynchronize", 700, Outcome.CRASHED), ("cuStreamSynchronize", 710, Outcome.CRASHED),
+        ("cuStreamSynchronize", 716, Outcome.CRASHED), ("cuStreamSynchronize", 719, Outcome.CRASHED),
+        ("cuStreamSynchronize", 702, Outcome.TIMED_OUT), ("cuMemAlloc", 2, Outcome.LAUNCH_REFUSED),
     ],
-)
+)  # fmt: skip
 def test_driver_errors_become_outcomes(gpu: Any, function: str, code: int, expected: Outcome) -> None:
     of = program((launch("a"),))
     gpu.fail(function, code)

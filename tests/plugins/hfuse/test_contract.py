@@ -16,11 +16,9 @@ from fusiond_hfuse.strategy import Hfuse
 
 TEXTS = (
     "pair: [hist, maxpool]\nsizes: {hist.n: 60000, maxpool.channels: 2}",
-    "pair: [hist, hist]\nsizes: {a.n: 1000, b.n: 70001, b.bins: 33}",
-    "pair: [batchnorm, upsample]",
-    "kernels: [blake256, hist, im2col]",
-    "pair: [./square.yaml, hist]",
-)
+    "pair: [hist, hist]\nsizes: {a.n: 1000, b.n: 70001, b.bins: 33}", "pair: [batchnorm, upsample]",
+    "kernels: [blake256, hist, im2col]", "pair: [./square.yaml, hist]",
+)  # fmt: skip
 SQUARE = """\
 kernel: square
 source: square.cu

@@ -247,17 +247,13 @@ def test_tickets_of_two_groups_are_two_counters(analyse, strategy, same):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"groups": "a+b|d"}, "not a grouping"),
-        ({"groups": "c+a|b"}, "not a grouping"),
-        ({"launch": "later"}, "launch is later"),
-        ({"alone.a": 100}, "not offered for a"),
-        ({"cap.a": 32}, "not offered for a"),
-        ({"bc.threads.b": 100}, "threads.b is 100"),
-        ({"bc.blocks": 2}, "does not apply"),
-        ({"alone.b": 512}, "fits no group"),
+        ({"groups": "a+b|d"}, "not a grouping"), ({"groups": "c+a|b"}, "not a grouping"),
+        ({"launch": "later"}, "launch is later"), ({"alone.a": 100}, "not offered for a"),
+        ({"cap.a": 32}, "not offered for a"), ({"bc.threads.b": 100}, "threads.b is 100"),
+        ({"bc.blocks": 2}, "does not apply"), ({"alone.b": 512}, "fits no group"),
         ({"kind": "horizontal"}, "fits no group"),
     ],
-)
+)  # fmt: skip
 def test_a_composition_that_is_none_is_refused(analyse, strategy, measured, changes, said):
     analysis = analyse(*THREE)
     known = measured(analysis, {"hist,maxpool": 20.0})

@@ -13,13 +13,10 @@ from tests.ptx_data.cases import cases as known_cases
 
 KNOWN = known_cases()
 PAIRS = [
-    ("softmax_sm_80", "layer_norm_sm_80"),
-    ("gemm_f16_sm_80", "softmax_sm_80"),
-    ("gemm_f16_sm_90", "softmax_sm_90"),
-    ("attention_sm_80", "cumsum_sm_80"),
-    ("gemm_descriptor_sm_90", "histogram_sm_80"),
+    ("softmax_sm_80", "layer_norm_sm_80"), ("gemm_f16_sm_80", "softmax_sm_80"), ("gemm_f16_sm_90", "softmax_sm_90"),
+    ("attention_sm_80", "cumsum_sm_80"), ("gemm_descriptor_sm_90", "histogram_sm_80"),
     ("gemm_fp8_sm_90", "gemm_bf16_sm_90"),
-]
+]  # fmt: skip
 WAYS = [
     {"level": "warp", "map": "pad", "order": "ab"},
     {"level": "warp", "map": "pad", "order": "ba"},

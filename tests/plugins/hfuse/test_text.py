@@ -34,17 +34,13 @@ ENTRY = ".version 8.0\n.target sm_90\n.visible .entry k(\n)\n{\n\tmov.u32 \t%r1,
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("\tbar.sync \t0;", "the block's own barrier 0"),
-        ("\tbarrier.sync \t0;", "barrier"),
-        ("\tbar.red.popc.u32 \t%r1, 0, %p1;", ""),
-        ("\tbar.sync \t%r4, 256;", "register"),
-        ("\tbar.sync \t7, 256;", "belongs to no side"),
-        ("\tmov.u32 \t%r2, %ntid.x;", "the fused block's size"),
-        ("\tmov.u32 \t%r2, %tid.y;", "one-dimensional"),
-        ("\tmov.u32 \t%r2, %ctaid.z;", "one-dimensional"),
+        ("\tbar.sync \t0;", "the block's own barrier 0"), ("\tbarrier.sync \t0;", "barrier"),
+        ("\tbar.red.popc.u32 \t%r1, 0, %p1;", ""), ("\tbar.sync \t%r4, 256;", "register"),
+        ("\tbar.sync \t7, 256;", "belongs to no side"), ("\tmov.u32 \t%r2, %ntid.x;", "the fused block's size"),
+        ("\tmov.u32 \t%r2, %tid.y;", "one-dimensional"), ("\tmov.u32 \t%r2, %ctaid.z;", "one-dimensional"),
         ("\tmov.u32 \t%r2, %nctaid.x;", "the fused grid's size"),
     ],
-)
+)  # fmt: skip
 def test_the_lint_finds_a_leak(line, said):
     found = verify.lint(ENTRY + line + "\n\tret;\n}\n")
     assert found

@@ -83,12 +83,9 @@ def pipelines(draw, most_kernels: int = 4) -> Pipeline:
     described = {"src": "{name: src, fill: {integers: [-300, 300]}}", "other": "{name: other, dtype: uint8}"}
     inputs = [each for name, each in described.items() if f"{name}[" in text]
     head = [
-        "pipeline: random",
-        f"image: {{width: 8, height: 8, dtype: int32, channels: {channels}}}",
-        f"inputs: [{', '.join(inputs)}]",
-        f"outputs: [{', '.join(outputs)}]",
-        "kernels:",
-    ]
+        "pipeline: random", f"image: {{width: 8, height: 8, dtype: int32, channels: {channels}}}",
+        f"inputs: [{', '.join(inputs)}]", f"outputs: [{', '.join(outputs)}]", "kernels:",
+    ]  # fmt: skip
     return pipeline("\n".join([*head, text]), draw(st.integers(1, 19)), draw(st.integers(1, 9)))
 
 

@@ -45,11 +45,8 @@ def of(texts, dtype, results):
         lines.append(f'  k{number}: {{pattern: point, dtype: {results}, reads: [{names}], body: "{text}"}}')
     outputs = ", ".join(f"k{number}" for number in range(len(texts)))
     head = [
-        "pipeline: p",
-        f"image: {{width: 20, height: 20, dtype: {dtype}}}",
-        "inputs: [a, b]",
-        f"outputs: [{outputs}]",
-    ]
+        "pipeline: p", f"image: {{width: 20, height: 20, dtype: {dtype}}}", "inputs: [a, b]", f"outputs: [{outputs}]",
+    ]  # fmt: skip
     return pipeline("\n".join([*head, "kernels:", *lines]), 20, 20)
 
 

@@ -117,12 +117,9 @@ def scaled(image: Any) -> Any:
 def test_everything_that_a_stage_can_say() -> None:
     made = traced(colours, width=9, height=7, dtype="uint8", channels=3)
     assert [(each.name, each.pattern, each.channels, each.dtype) for each in made.kernels] == [
-        ("first", "point", 1, "int32"),
-        ("greatest", "global", 1, "int32"),
-        ("scaled", "point", 1, "float32"),
-        ("mixed", "local", 1, "float32"),
-        ("shown", "point", 3, "uint8"),
-    ]
+        ("first", "point", 1, "int32"), ("greatest", "global", 1, "int32"), ("scaled", "point", 1, "float32"),
+        ("mixed", "local", 1, "float32"), ("shown", "point", 3, "uint8"),
+    ]  # fmt: skip
     again = read(printer.text(made))
     assert (again.width, again.inputs, again.outputs) == (made.width, made.inputs, made.outputs)
     draw = np.random.default_rng(3)

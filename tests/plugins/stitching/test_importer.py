@@ -107,14 +107,11 @@ def test_the_graph_computes_what_the_text_says(name, runner):
 @pytest.mark.parametrize(
     ("dims", "layout", "into", "order"),
     [
-        ((4, 6), (1, 0), (3, 8), (1, 0)),
-        ((4, 6), (1, 0), (6, 4), (0, 1)),
-        ((4, 6), (0, 1), (6, 2, 2), (2, 1, 0)),
-        ((2, 3, 4), (1, 2, 0), (4, 3, 2), (1, 0, 2)),
-        ((2, 3, 4), (0, 2, 1), (2, 12), (0, 1)),
+        ((4, 6), (1, 0), (3, 8), (1, 0)), ((4, 6), (1, 0), (6, 4), (0, 1)), ((4, 6), (0, 1), (6, 2, 2), (2, 1, 0)),
+        ((2, 3, 4), (1, 2, 0), (4, 3, 2), (1, 0, 2)), ((2, 3, 4), (0, 2, 1), (2, 12), (0, 1)),
         ((5,), (0,), (1, 5, 1), (0, 2, 1)),
     ],
-)
+)  # fmt: skip
 def test_a_bitcast_reads_the_bytes_in_the_order_they_lie(dims, layout, into, order, runner):
     """By the definition of a layout, in NumPy: it lists the dimensions from the fastest to the slowest. (XLA takes no
     bitcast before its layout assignment, so it is not an oracle here.)"""

@@ -1,7 +1,5 @@
 """Groups as parts: one text for equal groups, jobs of their own, and the plan that is composed of what they found."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import re

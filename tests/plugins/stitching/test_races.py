@@ -16,13 +16,10 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "policy"),
     [
-        ("softmaxes", "paper"),
-        ("softmaxes", "grid"),
-        ("layer_norm", "tiny"),
-        ("arguments", "blocks"),
+        ("softmaxes", "paper"), ("softmaxes", "grid"), ("layer_norm", "tiny"), ("arguments", "blocks"),
         ("slices", "tiny"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.sampled(8)
 def test_stitched_kernels_have_none(name, policy):
     batch = Batch.alone(name)

@@ -331,15 +331,9 @@ def test_groups_of_channels_are_read_once(name: str) -> None:
 
 
 PIECES = (
-    "channels",
-    "channels of halves",
-    "channels, streamed",
-    "groups behind a product",
-    "groups, gradients",
-    "groups, gradients by flax",
-    "groups, gradients streamed",
-    "groups by channel",
-)
+    "channels", "channels of halves", "channels, streamed", "groups behind a product", "groups, gradients",
+    "groups, gradients by flax", "groups, gradients streamed", "groups by channel",
+)  # fmt: skip
 
 
 @pytest.mark.slow

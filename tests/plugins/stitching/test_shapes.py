@@ -41,26 +41,16 @@ def module(line: str) -> str:
 GATHER = "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,6}"
 SCATTER = "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
 GOOD = [
-    "f32[4,6] add(x, x)",
-    "f32[4,6] select(p, x, x)",
-    "f32[4,6] clamp(z, x, z)",
-    "pred[4,6] compare(x, x), direction=LT",
-    "f32[6,4] transpose(x), dimensions={1,0}",
-    "f32[24] reshape(x)",
-    "f32[4,2,6] broadcast(x), dimensions={0,2}",
-    "f32[2,3] slice(x), slice={[0:4:2], [1:4]}",
-    "f32[5,8] pad(x, z), padding=1_0x-1_3",
-    "f32[4,12] concatenate(x, x), dimensions={1}",
+    "f32[4,6] add(x, x)", "f32[4,6] select(p, x, x)", "f32[4,6] clamp(z, x, z)",
+    "pred[4,6] compare(x, x), direction=LT", "f32[6,4] transpose(x), dimensions={1,0}", "f32[24] reshape(x)",
+    "f32[4,2,6] broadcast(x), dimensions={0,2}", "f32[2,3] slice(x), slice={[0:4:2], [1:4]}",
+    "f32[5,8] pad(x, z), padding=1_0x-1_3", "f32[4,12] concatenate(x, x), dimensions={1}",
     "f32[4] reduce(x, z), dimensions={1}, to_apply=sum",
-    "f32[4,4] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
-    f"f32[3,6] gather(x, i), {GATHER}",
+    "f32[4,4] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", f"f32[3,6] gather(x, i), {GATHER}",
     f"f32[4,6] scatter(x, i, u), {SCATTER}, to_apply=sum",
-    "f32[2,6] dynamic-slice(x, k, k), dynamic_slice_sizes={2,6}",
-    "f32[4,6] dynamic-update-slice(x, u, k, k)",
-    "f32[4,6] reverse(x), dimensions={0}",
-    "s32[4,6] iota(), iota_dimension=1",
-    "s32[4,6] convert(x)",
-]
+    "f32[2,6] dynamic-slice(x, k, k), dynamic_slice_sizes={2,6}", "f32[4,6] dynamic-update-slice(x, u, k, k)",
+    "f32[4,6] reverse(x), dimensions={0}", "s32[4,6] iota(), iota_dimension=1", "s32[4,6] convert(x)",
+]  # fmt: skip
 BAD = [
     ("f32[4,6] add(x, y)", "the operand 'y' is [6,4]"),
     ("f32[4,6] add(x, p)", "the operand 'p' is pred"),

@@ -100,14 +100,11 @@ def test_any_number_of_warps_does_a_tile(threads: int, runner: Any) -> None:
 @pytest.mark.parametrize(
     ("dims", "order", "merged"),
     [
-        ((5, 6), (1, 0), ((5, 6), 0)),
-        ((7, 56, 56, 64), (0, 2, 3, 1), ((7, 3136, 64), 1)),
-        ((7, 64, 56, 56), (0, 3, 1, 2), ((7, 64, 3136), 1)),
-        ((2, 3, 4), (2, 1, 0), ((2, 3, 4), 0)),
-        ((2, 3, 4), (1, 0, 2), ((2, 3, 4), 2)),
-        ((2, 3, 4), (2, 0, 1), ((2, 12), 0)),
+        ((5, 6), (1, 0), ((5, 6), 0)), ((7, 56, 56, 64), (0, 2, 3, 1), ((7, 3136, 64), 1)),
+        ((7, 64, 56, 56), (0, 3, 1, 2), ((7, 64, 3136), 1)), ((2, 3, 4), (2, 1, 0), ((2, 3, 4), 0)),
+        ((2, 3, 4), (1, 0, 2), ((2, 3, 4), 2)), ((2, 3, 4), (2, 0, 1), ((2, 12), 0)),
     ],
-)
+)  # fmt: skip
 def test_dimensions_that_stay_together_are_one(dims: Any, order: Any, merged: Any) -> None:
     transpose = HloInstruction(name="t", opcode="transpose", dtype="f32", dims=dims, attributes={"dimensions": order})
     assert tiles.merged(transpose) == merged

@@ -19,14 +19,10 @@ from .conftest import Analyse
 from .one_memory_chain import config_with
 
 TEXTS = (
-    "graph: fig2\nsizes: {elements: 257}",
-    "graph: matmul\nsizes: {n: 5}",
-    "graph: cg\nsizes: {side: 4}",
-    "graph: horner",
-    "graph: fig2\nallocations: counted",
-    "graph: fig2\nlimits: {device_bytes: 100000}",
+    "graph: fig2\nsizes: {elements: 257}", "graph: matmul\nsizes: {n: 5}", "graph: cg\nsizes: {side: 4}",
+    "graph: horner", "graph: fig2\nallocations: counted", "graph: fig2\nlimits: {device_bytes: 100000}",
     "graph: ./mixed.yaml",
-)
+)  # fmt: skip
 MIXED = """\
 graph: mixed
 sizes: {n: 100, same: 100, m: 300, part: 2, times: 3}

@@ -91,13 +91,10 @@ def test_witnesses_have_no_slot_in_common() -> None:
 @pytest.mark.parametrize(
     ("name", "saved", "greedy", "tight"),
     [
-        ("fig2", 7, 7, 7),
-        ("chain", 0, 0, 0),
-        ("out_tree", 15, 15, 15),
-        ("in_tree", 15, 15, 8),
+        ("fig2", 7, 7, 7), ("chain", 0, 0, 0), ("out_tree", 15, 15, 15), ("in_tree", 15, 15, 8),
         ("in_tree31", 31, 31, 16),
     ],
-)
+)  # fmt: skip
 def test_the_numbers_that_the_papers_text_determines(
     name: str, saved: int, greedy: int, tight: int, graph: Read
 ) -> None:

@@ -144,13 +144,11 @@ def test_in_place_is_refused_where_one_output_would_overwrite_what_another_needs
 @pytest.mark.parametrize(
     ("launch", "says"),
     [
-        ("block: [2048]", "a launch has at most"),
-        ("block: [64, 64]", "a launch has at most"),
-        ("grid: [1, 70000]", "a launch has at most"),
-        ("grid: [0]", "one to three numbers, each at least 1"),
+        ("block: [2048]", "a launch has at most"), ("block: [64, 64]", "a launch has at most"),
+        ("grid: [1, 70000]", "a launch has at most"), ("grid: [0]", "one to three numbers, each at least 1"),
         ("values: [n * 3000000000]", "an int has 32 bits"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_launched_is_a_mistake(launch: str, says: str, parse: Parse, tmp_path: Path) -> None:
     (tmp_path / "k.cu").write_text('extern "C" __global__ void k(const unsigned* c, unsigned* d) {}\n')
     text = GOOD.replace(

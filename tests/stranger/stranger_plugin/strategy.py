@@ -1,7 +1,5 @@
 """y = scale * x + y by one kernel; how many elements each thread takes, and how large the blocks are, is searched."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The hooks of min-cut fusion."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The request of a job: a pipeline or a block of one, and how to plan it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field

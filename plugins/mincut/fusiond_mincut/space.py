@@ -6,8 +6,6 @@ launch        sequence | streams | graph               when that is several bloc
 at.BLOCK      what `measured` means for a block        when shapes is measured, and the block is in the partition
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 

@@ -7,8 +7,6 @@ block is computed. The pipeline's space is which partition; the best sums of mea
 partitions that win are measured whole.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The analysis of a module that all configs share."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 

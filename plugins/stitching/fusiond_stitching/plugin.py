@@ -1,7 +1,5 @@
 """The hooks of the plugin: the strategy, and the HLO modules of its catalogue."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The report of a module: the JSON of `plan --json` and the text below `plan`."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The request of a job: a module or a part of one, its data, and how much is measured first."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -23,8 +23,6 @@ at.PART     the way of a part        what `measured` means for it (`composition.
 A job for one group has rows, exchange, grain, threads and shared, and nothing else.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

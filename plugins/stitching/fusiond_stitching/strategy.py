@@ -11,8 +11,6 @@ A group of the packed plan is a workload of its own (`parts`): its HLO text, and
 config with `schedules: measured` has each group run as its own record found it fastest (`composition`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import defaultdict

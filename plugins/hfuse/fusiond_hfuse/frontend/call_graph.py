@@ -15,12 +15,10 @@ class CallGraph:
     def __init__(self, text: EditedText, *, move: bool) -> None:
         self.text = text
         self.move = move
-        self.functions: list[cindex.Cursor] = []
-        """All but the kernel, methods too."""
+        self.functions: list[cindex.Cursor] = []  #: All but the kernel, methods too
         self.seeing: frozenset[str] = frozenset()
         """The names of those that see the block, by themselves or through others."""
-        self.meeting: frozenset[str] = frozenset()
-        """The names of what waits at a barrier."""
+        self.meeting: frozenset[str] = frozenset()  #: The names of what waits at a barrier
 
     def close(self, body: cindex.Cursor) -> None:
         """Once all functions are known: which of them see the block, and which wait."""

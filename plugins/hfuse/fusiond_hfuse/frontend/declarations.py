@@ -34,8 +34,7 @@ class DeclarationWalk:
 
     def __init__(self, code: str) -> None:
         self.code = code
-        self.frame: set[tuple[int, int]] = set()
-        """The heads and ends of namespaces."""
+        self.frame: set[tuple[int, int]] = set()  #: The heads and ends of namespaces
 
     def declarations(self, cursor: cindex.Cursor) -> Iterator[SourceDeclaration]:
         """One for each text, whatever it declares."""

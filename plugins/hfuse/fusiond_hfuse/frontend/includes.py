@@ -64,8 +64,7 @@ class _Expansion:
         self.read: list[set[str]] = [set()]
         """Files with `#pragma once`, or a guard round all that is in them, that the compiler has read for certain when
         it comes here: whatever the `#if`s say, and in each that is open."""
-        self.guards: dict[str, str] = {}
-        """Files with `#pragma once` that it may have read: the macro that says so."""
+        self.guards: dict[str, str] = {}  #: Files with `#pragma once` that it may have read: the macro that says so
 
     def run(self, path: str, where: str) -> TranslationUnit:
         self._file(path, where, ())

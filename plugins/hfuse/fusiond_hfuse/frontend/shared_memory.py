@@ -25,8 +25,7 @@ class SharedMemory:
         self.move = move
         self.moved_bytes = 0
         self.dynamic = False
-        self.static_bytes: int | None = 0
-        """None when a size depends on a template's argument."""
+        self.static_bytes: int | None = 0  #: None when a size depends on a template's argument
         self.alignment = LEAST_ALIGNMENT
 
     def file_wide(self, cursor: cindex.Cursor) -> None:

@@ -19,8 +19,6 @@ second image at its own pixel only), and weights are floats, so that a cost abov
 unsigned number.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fusiond_mincut.frontend.graph import Pipeline

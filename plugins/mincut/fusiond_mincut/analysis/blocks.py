@@ -7,8 +7,6 @@ after those that it waits for, and of several that could come next the one whose
 equal texts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

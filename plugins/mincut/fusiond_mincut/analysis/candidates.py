@@ -7,8 +7,6 @@ growing it backwards from the kernel that makes that image.
 Both stop at a limit, smaller blocks first, and say whether they did.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 

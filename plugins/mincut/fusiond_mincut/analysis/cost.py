@@ -9,8 +9,6 @@ a 3 x 3 stage behind a 3 x 3 stage is computed 1.13 times a pixel, not 9 times. 
 to be measured. It is an estimate, to sort with; it refuses nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fusiond.model.language.dtypes import DTYPES

@@ -9,8 +9,6 @@ Which of several minimum cuts is taken is fixed: vertices are numbers, whoever i
 number goes first, and of equal cuts the first one encountered counts. The search starts from the least vertex.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """A planned pipeline for people: Graphviz text with the blocks as boxes, a plain text for the terminal, and a graph for
 pages."""
 
-from __future__ import annotations
-
 from fusiond.model.drawing import DrawnGraph, DrawnNode, Edge
 from fusiond.model.english import counted
 from fusiond_mincut.analysis.blocks import Partition

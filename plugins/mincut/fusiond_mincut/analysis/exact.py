@@ -11,8 +11,6 @@ others still wait for each other through them. The number of sets grows with the
 beyond a limit there is no answer.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ The halos of a chain add up: an image's halo is the largest sum of offsets on an
 side by itself.
 """
 
-from __future__ import annotations
-
 from fusiond_mincut.analysis.blocks import KernelBlock
 from fusiond_mincut.frontend.graph import Halo, Pipeline
 

@@ -25,8 +25,6 @@ say must not be fused. And every edge is judged here as an edge of *this* block:
 a third kernel of the block makes what it reads, counts with its real scenario.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator
 

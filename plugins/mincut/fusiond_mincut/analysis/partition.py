@@ -11,8 +11,6 @@ result does not depend on the order of kernels in a file: vertices are kernels i
 of several minimum cuts is taken.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fusiond.model.nouns import Rejection

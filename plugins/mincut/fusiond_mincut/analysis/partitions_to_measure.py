@@ -12,8 +12,6 @@
 Equal partitions keep the first name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

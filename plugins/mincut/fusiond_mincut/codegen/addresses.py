@@ -1,7 +1,5 @@
 """Addresses of pixels: in global memory, in tiles, and in images of another size."""
 
-from __future__ import annotations
-
 from fusiond.model.codegen.code import Code, cpp
 from fusiond.model.codegen.operators import PRECEDENCE, Term, atom, binary, cast
 from fusiond_mincut.codegen.tiles import SharedTile

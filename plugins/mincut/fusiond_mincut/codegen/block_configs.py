@@ -2,8 +2,6 @@
 in shared memory; `recompute` computes them again at each access, `mixed` only those that are points. `32x4*16 rows2`
 are 4 warps that run down 16 rows each, with 2 pixels of a row in each lane."""
 
-from __future__ import annotations
-
 import re
 
 from fusiond.model.nouns import Config, Value

@@ -1,7 +1,5 @@
 """The common part of boundary kernels: they compute a stage at pixel number i of an image."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fusiond.model.codegen.code import Code, call

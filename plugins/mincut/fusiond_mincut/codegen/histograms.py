@@ -7,8 +7,6 @@
 Counts are integers, so the order in which they are added does not matter.
 """
 
-from __future__ import annotations
-
 from fusiond.model.codegen.code import cpp
 from fusiond.model.codegen.statements import Statements
 from fusiond.model.language.extents import ceil_div, least

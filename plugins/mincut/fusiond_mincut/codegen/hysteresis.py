@@ -8,8 +8,6 @@
 Pixels are united by atomicCAS, in any order; which pixels make a tree does not depend on it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from fusiond.model.codegen.code import Code, cpp

@@ -12,8 +12,6 @@ So a fused stage sees at every position what the unfused one would have read bac
 statements.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 

@@ -10,8 +10,6 @@ All constants are nanoseconds per pixel at the device's full throughput, so the 
 pixel that a fusion saves. What the arithmetic programs take beyond their loads and stores (the copy's time) is theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fusiond.model.nouns import DeviceLimits

@@ -6,8 +6,6 @@
 The order of the operations is fixed by the shape of the launch, so a float sum is the same in every run.
 """
 
-from __future__ import annotations
-
 from fusiond.model.codegen.code import Code, call, cpp
 from fusiond.model.codegen.operators import atom, cast
 from fusiond.model.codegen.statements import Statements, function

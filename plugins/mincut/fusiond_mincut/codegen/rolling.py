@@ -19,8 +19,6 @@ the last ones inside, so that nothing beside the image is read, and only pixels 
 nothing outside; all others are the frame's (source.py).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from itertools import groupby

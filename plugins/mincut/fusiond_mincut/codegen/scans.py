@@ -6,8 +6,6 @@
 The order of the additions is fixed, so sums of floats are the same in every run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from fusiond.model.codegen.code import cpp

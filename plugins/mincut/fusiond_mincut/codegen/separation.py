@@ -11,8 +11,6 @@ the columns and the rows of an index apart, so the row takes the columns' and th
 a constant, a row outside is one of constants, and the constant of what is computed across is theirs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

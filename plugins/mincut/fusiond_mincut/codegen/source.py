@@ -5,8 +5,6 @@ and what they leave there, the frame of pixels whose stages read something outsi
 the border's way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from fusiond.model.codegen.code import call

@@ -14,8 +14,6 @@ nor be a word of C++. An offset is written as on a compass: src_w1n2 is src[-1, 
 blue of src.b[1, 0].
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 

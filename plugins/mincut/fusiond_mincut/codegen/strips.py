@@ -13,8 +13,6 @@ So a row is read once, a stage is computed once for a pixel (and once more for t
 there is neither shared memory nor a barrier.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -12,8 +12,6 @@ and a product with 1 is the factor). A tree that adds in another order stays as 
 does that is read round a pixel, and so do its borders.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass

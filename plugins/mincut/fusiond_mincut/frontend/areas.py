@@ -4,8 +4,6 @@ size: [width / 2, height / 2]            numbers, width, height, + - * / % min m
 step: 2                                  ceil(width / 2), of what is read; step 1/2: 2 * width
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -12,8 +12,6 @@ masks larger than the image are exact.
     constant      v v v | a b c d | v v v         constant          BORDER_CONSTANT
 """
 
-from __future__ import annotations
-
 MAPPED = ("clamp", "mirror", "reflect", "repeat")  #: The modes that exchange the index; `constant` does not
 
 MODES = (*MAPPED, "constant")

@@ -9,8 +9,6 @@ A hole costs nothing, and neither does a factor of 1. Terms are put together row
 rows from top to bottom; that order is part of the meaning where floats are added.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -30,8 +30,6 @@
 The language of bodies is in `syntax`. Every mistake is a RequestError of one line with file, line and kernel.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager

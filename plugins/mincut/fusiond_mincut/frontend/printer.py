@@ -3,8 +3,6 @@
 Implicit conversions are left out where C makes them anyway, and written as casts where it would not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """A pipeline's YAML file as JSON Schema, for editors. `parser.read` decides."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fusiond.model.inputs.schemas import FILL, NUMBER, TEXT, Schema, closed, document, list_of, mapping_of, names

@@ -21,8 +21,6 @@ its centre. `x`, `y`, `width` and `height` are the pixel's place and the size of
 else has that name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

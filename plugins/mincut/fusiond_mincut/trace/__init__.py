@@ -23,8 +23,6 @@ the pixel's place `C.x`, `C.y` and the size of its image `C.width`, `C.height`; 
 computed coordinates, `C.lookup(table, i)` an element of a `table` or of an image's first row.
 """
 
-from __future__ import annotations
-
 from fusiond_mincut.trace.functions import C, mask, table
 from fusiond_mincut.trace.pipelines import traced
 from fusiond_mincut.trace.stages import stage

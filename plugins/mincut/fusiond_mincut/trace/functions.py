@@ -1,7 +1,5 @@
 """Functions for bodies of stages: `C` with C functions, casts and window operations; masks and tables of constants."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

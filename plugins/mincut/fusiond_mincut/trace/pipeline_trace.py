@@ -1,7 +1,5 @@
 """The state of a pipeline while it is traced."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Functions of images, called once to see which stages they call: the pipelines that they are."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace

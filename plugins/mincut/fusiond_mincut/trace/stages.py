@@ -1,7 +1,5 @@
 """Stages: functions of pixels, each a kernel of the pipeline at every call."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

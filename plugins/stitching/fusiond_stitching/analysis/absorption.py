@@ -1,7 +1,5 @@
 """Values that launches of their own (scatters in place, scans) compute instead of reading."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable
 

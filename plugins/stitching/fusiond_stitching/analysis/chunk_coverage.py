@@ -7,8 +7,6 @@
 Nothing takes time per element or per block.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

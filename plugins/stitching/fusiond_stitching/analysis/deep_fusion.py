@@ -14,8 +14,6 @@ Reshape, broadcast, transpose, slice and the like are not members: they are inli
 member.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from fusiond.model.nouns import frozen

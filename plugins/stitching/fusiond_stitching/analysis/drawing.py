@@ -1,7 +1,5 @@
 """A module for people: its instructions, and which of them are one kernel. A large one is drawn as its kernels."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

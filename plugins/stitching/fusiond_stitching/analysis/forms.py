@@ -6,8 +6,6 @@ scatters     updates | tiles | elements     each update goes to its element (til
              go by updates in either form)
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ levels are launches. With them a step up is a phase inside the level, and only a
 level.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ alike (one launch, with planes along the grid's z); channels are planes too, or 
 where they mix or have numbers of their own, an image each. Small parameters are tables of numbers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

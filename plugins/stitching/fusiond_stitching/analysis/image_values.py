@@ -1,7 +1,5 @@
 """Numbers and operations of a module as the text of an image pipeline's bodies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -10,8 +10,6 @@ so: an infinite maximum makes the sum a NaN, as `inf - inf` does. Where 0 is sub
 any two schedules.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator

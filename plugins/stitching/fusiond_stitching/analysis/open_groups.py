@@ -5,8 +5,6 @@ these read. SchdConsistent asks of each candidate, for a new member: does a bloc
 there blocks for the whole device anyway), and is next to nothing computed twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

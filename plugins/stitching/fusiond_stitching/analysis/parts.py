@@ -8,8 +8,6 @@ Names and the order of parameters and outputs follow from what is computed alone
 or in several, are one text and one key.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence

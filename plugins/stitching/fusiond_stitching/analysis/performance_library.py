@@ -4,8 +4,6 @@ A key is the paper's: opcode, shape, split_dim, sword, sched_type and threads, a
 The times are probes: measured on the device, kept in the store, used for ever. What is not known yet is estimated.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence

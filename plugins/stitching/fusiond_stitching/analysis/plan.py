@@ -60,8 +60,6 @@ Special cases an emitter must know: an `inlined` scatter does not occur (a scatt
 elements have no stage and need none (a reduce over zero elements has one, and gives its init).
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 import math

@@ -6,8 +6,6 @@ an instruction's entries, else from an estimate. A group for which shared memory
 5.1.2): what needs most becomes the root of a group of its own, and fusion runs again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The rules of fusion, the paper's or wider ones, as one frozen value made from a config."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 PAPER_SHARED_BYTES = 20 * 1024  #: Section 6.5

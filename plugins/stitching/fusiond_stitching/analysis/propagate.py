@@ -8,8 +8,6 @@ pass everything, reshape and broadcast carry split_dim and sword over to the ope
 satisfiable is a requirement that comes out larger than the block's share, and fusion then says no.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from fusiond_stitching.analysis.plan import (

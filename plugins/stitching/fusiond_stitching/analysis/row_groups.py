@@ -8,8 +8,6 @@ shares a tensor as wide as the rows reads it once from then on.
 Places are given anew afterwards, by the rules of `fusion`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping

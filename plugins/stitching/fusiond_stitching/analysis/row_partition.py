@@ -1,7 +1,5 @@
 """How blocks and lanes share rows in registers: so many lanes a row, packs a lane, rows a block."""
 
-from __future__ import annotations
-
 import math
 
 from fusiond_stitching.analysis.plan import WARP, RowPlace, Rows, power_of_two

@@ -4,8 +4,6 @@ A reduction ends a sweep over what a thread holds. Everything rests on places: a
 the same thread, which the algebra of indices proves for each read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

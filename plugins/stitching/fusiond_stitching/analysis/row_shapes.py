@@ -4,8 +4,6 @@ The reductions of a group say what its rows are. Where all of them agree, the gr
 `columns` numbers, whatever dims they have.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A value that several sweeps need is kept, or computed again where that is cheap and needs one kept value at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

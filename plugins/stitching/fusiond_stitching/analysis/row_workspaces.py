@@ -1,7 +1,5 @@
 """Shared memory of row groups: partial results of reductions, and parts of rows that are too long."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -16,8 +16,6 @@ The steps: of what shape the rows are (`row_shapes`), where each value lies (`ro
 (`row_values`), how lanes and blocks share the rows (`row_partition`), and here the stages in their order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ with the same chunk are one, and of each way to cut (which dimensions are cut) a
 are kept, and always the single block that is valid for everything (section 4.3).
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator

@@ -7,8 +7,6 @@
 Liveness is derived from what stages read; nothing of what laid out the arena is used.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

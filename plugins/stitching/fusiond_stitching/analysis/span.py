@@ -1,7 +1,5 @@
 """Work and span (section 3.1): the layers of a graph, its library-call layers, and the frames between them."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ goes with whatever computes the rows (64 blocks of 128 rows), the second is smal
 associative and commutative operation; the order of the sum changes, as it does between any two schedules.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Sequence

@@ -6,8 +6,6 @@ or writes over what another thread may still read. Where shared memory does not 
 the other (section 5.1.2).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field

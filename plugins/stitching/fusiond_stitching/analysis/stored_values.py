@@ -6,8 +6,6 @@ recomputation would cost more than a buffer and a barrier: with several readers,
 many times, as the paper's Divide in front of a dot.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Container, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ that correspond, but for the names of local variables; kernels with equal code m
 nothing but time.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Container, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ whose neighbours in memory are neighbours along another dimension than the resul
 it is used, as ever. Dimensions that a transpose leaves side by side are one (images: channels against all pixels).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Bytes that a plan moves through global memory, and the least that any plan must."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Container, Iterable, Iterator
 
 from fusiond_stitching.analysis import fusion

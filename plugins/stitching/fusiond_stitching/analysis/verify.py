@@ -13,8 +13,6 @@
 Nothing of `shared_memory`, `stages` or `propagate` is used, here or in what this calls.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

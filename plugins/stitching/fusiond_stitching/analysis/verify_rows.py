@@ -3,8 +3,6 @@
 That each value is read where it lies is shown by running a plan, and not here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 

@@ -8,8 +8,6 @@ A block has some rows. Long reductions to few numbers are the warps'. In a produ
 rows, so that what it reads of the matrix serves all of these rows; neighbouring threads have neighbouring columns.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

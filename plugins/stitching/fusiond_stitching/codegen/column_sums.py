@@ -1,7 +1,5 @@
 """Reductions over the rows of a block: threads sum the columns they hold, row after row; then groups of lanes meet."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ has in memory is loaded. Movement (reshape, broadcast, transpose, slice, reverse
 statement; a window costs the condition that a pad costs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Every kernel's text is written once: kernels that differ only in the buffers the
 loop, say) share one entry.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping

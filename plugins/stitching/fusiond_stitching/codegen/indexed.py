@@ -1,7 +1,5 @@
 """Elements found through indices that are data: dynamic-slice, dynamic-update-slice, gather and scatter."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -4,8 +4,6 @@ One block program alone stands in the kernel itself. Several each become a devic
 blocks out among themselves by block number, two phases are separated by a barrier across the grid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

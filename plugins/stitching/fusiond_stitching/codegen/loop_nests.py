@@ -5,8 +5,6 @@ Barriers never stand under a condition that differs between threads: where a loo
 still runs for everybody and the work inside is guarded.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

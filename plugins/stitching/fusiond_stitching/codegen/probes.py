@@ -1,7 +1,5 @@
 """The performance library's probes (section 4.4): one instruction under one schedule as a Program of its own."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from fusiond.model.nouns import Rejection, frozen

@@ -5,8 +5,6 @@ have nothing hold that; elsewhere they are left out, which works because the lan
 ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext

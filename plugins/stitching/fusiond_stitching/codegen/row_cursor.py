@@ -7,8 +7,6 @@
 Loops over what a thread holds are unrolled, so that arrays become registers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 

@@ -4,8 +4,6 @@ Memory is read and written in packs of up to 16 bytes wherever the place of a va
 column inside the pack.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fusiond.model.codegen.code import Code, cpp, hole

@@ -3,8 +3,6 @@
 Afterwards every lane of a row has the totals.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The sums of a run's columns meet in a warp, then those of a row's warps in shared memory, where all threads read them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fusiond.model.codegen.code import Code, cpp, hole

@@ -10,8 +10,6 @@ that compares and swaps the element's bits until nobody came between. Its first 
 begins with, and if it is wrong the answer is what lies there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fusiond.model.codegen.code import Code, cpp, hole, joined

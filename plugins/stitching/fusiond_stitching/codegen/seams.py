@@ -6,8 +6,6 @@ Values that only foreign calls see, and results that are theirs alone, have no b
 are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from fusiond.model.program import Launch, Pointer, Seam

@@ -5,8 +5,6 @@ else is computed in its own type. Where C leaves a result open and HLO does not 
 width, a float that fits no integer, a signed sum that wraps, NaN in a maximum), a device function says what it is.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Transposes as statements: tiles of operands go through shared memory, so that reads and writes coalesce."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """How two ways to compute an output may differ, by how often values are rounded and summed up on the way to it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The attributes of an instruction, from their texts (graph.py lists them by opcode)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Finds the instructions that are left to a library, with the reason, and those with side effects."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 

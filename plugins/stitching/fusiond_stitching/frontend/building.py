@@ -1,7 +1,5 @@
 """Writes instructions one after the other: what a larger operation is made of."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias

@@ -7,8 +7,6 @@ Either all of a module's complex numbers are pairs, or none is (`supported`): a 
 what stands between two of them would be taken apart and put together for nothing.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

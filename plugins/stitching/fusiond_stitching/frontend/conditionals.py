@@ -7,8 +7,6 @@ As a boundary it costs the launches round it, and a copy to the host that decide
 it is computed for nothing: an index is clamped, a division by zero has a value, and a NaN is not taken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from fusiond_stitching.frontend.graph import BYTES, DTYPES, ELEMENTWISE, MOVEMENT

@@ -5,8 +5,6 @@ equal dims, and sit in one loop nest. Element-wise instructions, broadcasts, res
 everything else keeps its dims and reads its operands through a reshape, which costs nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

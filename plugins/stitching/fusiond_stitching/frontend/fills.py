@@ -6,8 +6,6 @@ give are filled like inputs, with what is known of it: random bits are any bits,
 iota, a status that is compared with 0 says that all went well. A fill is part of the workload's key.
 """
 
-from __future__ import annotations
-
 import math
 
 from fusiond.model.inputs import values

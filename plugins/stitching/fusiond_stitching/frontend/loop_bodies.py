@@ -1,7 +1,5 @@
 """The body of a loop with more in it, or with other names."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

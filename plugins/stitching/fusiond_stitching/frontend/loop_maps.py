@@ -7,8 +7,6 @@ Where the state itself is stored, what depends on it and on nothing of other tri
 a loop's gradient are such maps in good part: they are computed again, not kept.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@
 No row of the batch has such a sum to itself, and everything else in the loop can be divided into rows.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from fusiond_stitching.frontend.graph import HloInstruction, HloModule, behind, topological

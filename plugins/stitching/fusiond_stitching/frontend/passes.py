@@ -15,8 +15,6 @@
 Names that stay keep their meaning; every pass gives a graph that the text's other readers could have been given.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import itertools

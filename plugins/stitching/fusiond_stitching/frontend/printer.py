@@ -10,8 +10,6 @@ variadic reduce are instructions of their own in the graph, called `NAME.0`, `NA
 NAME again, and what is taken out of its tuple.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

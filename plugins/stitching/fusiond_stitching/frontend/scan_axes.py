@@ -4,8 +4,6 @@ Dimensions of values that only ever meet element by element are one axis, and ea
 reduced, shifted or cut on the way stays inside a thread where it is short, and inside a block where it is not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A loop that is one launch: its body, its carried values, and the axes that threads or blocks divide."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping

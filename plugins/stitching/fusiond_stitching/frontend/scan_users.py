@@ -6,8 +6,6 @@
 It joins only where less is moved: a value that is stored anyway is not stored twice.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ to be atomic. Where the order matters (a value that replaces another, or sums th
 the updates are sorted by where they fall (`sorted_scatters`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Container, Mapping

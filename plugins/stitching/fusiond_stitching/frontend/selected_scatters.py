@@ -11,8 +11,6 @@ scatter's own numbers or because an index counts on (`x.at[arange(n), labels]`),
 index that points nowhere equals no column: the update is dropped, as HLO says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@
 and code generation meet only graphs whose shapes are right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

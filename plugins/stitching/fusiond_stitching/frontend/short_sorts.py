@@ -8,8 +8,6 @@ of 9, a beam. Longer rows are left to a library's sort. The order is the module'
 elements that are neither before nor behind each other keep their order, as a stable sort has it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -13,8 +13,6 @@ lowest first (a radix sort): how often each digit occurs in each tile of 256 row
 before it in the tile have it.
 """
 
-from __future__ import annotations
-
 import math
 
 from fusiond_stitching.frontend.building import Rewriting

@@ -3,8 +3,6 @@
 jaxlib is not a dependency: where it is missing, the text is refused and the message says what to install.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Callable

@@ -8,8 +8,6 @@ dynamic-update-slice moves a window that does not fit, a scatter drops it: where
 select over both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

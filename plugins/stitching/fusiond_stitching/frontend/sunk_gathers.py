@@ -6,8 +6,6 @@ What is looked up is then a number for each row, made of a number of x and of th
 need. A broadcast is looked through where the look-up's own numbers say which of its elements is meant.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

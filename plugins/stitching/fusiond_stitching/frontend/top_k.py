@@ -7,8 +7,6 @@ No element is marked or moved, so a row that is held in registers is read once. 
 router's two of 64, or a beam's eight, are k reductions over what is at hand.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from fusiond.model.language.dtypes import is_float

@@ -1,7 +1,5 @@
 """The graph value of an instruction: one result, the two of a complex number, or a tuple."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 

@@ -5,8 +5,6 @@ on integers alone, the condition compares a counter with a constant, and the who
 it is read, and then stitched like anything else. Otherwise every dropout would be a library call that nobody has.
 """
 
-from __future__ import annotations
-
 from fusiond_stitching.frontend import hlo
 from fusiond_stitching.frontend.constant_numbers import BITS
 from fusiond_stitching.frontend.graph import ELEMENTWISE, MOVEMENT

@@ -98,32 +98,11 @@ def flattened(module: Module) -> PtxModule:
 def variable(declared: Variable, name: str = "") -> PtxVariable:
     """A variable with its initial values as numbers."""
     values: list[int | PtxName] = []
-    words = [each for each in declared.initial if each not in "{},"]
-    at = 0
-    while at < len(words):
-        word = words[at]
-        if word == "generic" or word == "mask":
-            at += 2
-            values.append(PtxName(words[at]))
-            at += 1
-            if words[at] == "+":
-                values[-1] = PtxName(words[at - 1], int(words[at + 1], 0))
-                at += 2
-            at += 1
-            continue
-        negative = word == "-"
-        at += negative
-        if words[at][0].isdigit():
-            values.append(operands.number(words[at], declared.line, negative=negative).bits)
-        else:
-            values.append(PtxName(words[at]))
-            if words[at + 1 : at + 2] == ["+"]:
-                values[-1] = PtxName(words[at], int(words[at + 2], 0))
-                at += 2
-        at += 1
-    elements = declared.elements
-    if elements is None and values:
-        elements = len(values)
+    for each in operands.of_words([word for word in declared.initial if word not in "{}"], declared.line):
+        if not isinstance(each, PtxName | PtxNumber):
+            raise PtxError("initial values that are not understood", declared.line)
+        values.append(each.bits if isinstance(each, PtxNumber) else each)
+    elements = len(values) if declared.elements is None and values else declared.elements
     return PtxVariable(
         name or declared.name, declared.space, declared.type, elements, declared.alignment, tuple(values)
     )

@@ -80,8 +80,12 @@ _NAME = re.compile(r"[A-Za-z_$%][\w$%.]*")
 
 def parse(instruction: Instruction) -> tuple[Operand, ...]:
     """The operands of an instruction. PtxError where they are not understood."""
-    found = _Operands(instruction.words, instruction.line)
-    return found.all()
+    return of_words(instruction.words, instruction.line)
+
+
+def of_words(words: Sequence[str], line: int) -> tuple[Operand, ...]:
+    """The same, of an instruction's operands or a variable's initial values."""
+    return _Operands(words, line).all()
 
 
 class _Operands:

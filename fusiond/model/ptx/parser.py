@@ -1,5 +1,6 @@
 """PTX text -> `Module`. Most lines hold one instruction, and those go a short way: 5,000 lines take some 15 ms."""
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -191,16 +192,10 @@ class _Parser:
             return self._registers(words)
         at = next((k for k, word in enumerate(words) if word not in _LINKAGE), len(words))
         if at < len(words) and words[at] in _SPACE_WORDS:
-            return self._variable(words)
+            return self._variable(words, self._begun)
         if words[0] in (
-            ".pragma",
-            ".alias",
-            ".branchtargets",
-            ".calltargets",
-            ".callprototype",
-            ".maxnreg",
-            ".noreturn",
-        ):
+            ".pragma", ".alias", ".branchtargets", ".calltargets", ".callprototype", ".maxnreg", ".noreturn",
+        ):  # fmt: skip
             return Directive(self._begun, tuple(words))
         raise PtxError(f"{words[0]!r} is not known", self._begun)
 
@@ -220,44 +215,30 @@ class _Parser:
                 at += 2
         return PtxRegisters(self._begun, type_, tuple(names))
 
-    def _variable(self, words: Sequence[str], line: int = 0) -> Variable:
-        line = line or self._begun
+    def _variable(self, words: Sequence[str], line: int) -> Variable:
         wanted = PtxError(f"a declaration that is not understood: {' '.join(words)[:80]!r}", line)
-        at = 0
-        linkage: list[str] = []
-        while at < len(words) and words[at] in _LINKAGE:
-            linkage.append(words[at])
-            at += 1
-        if at >= len(words) or words[at] not in _SPACE_WORDS:
-            raise wanted
-        space = words[at][1:]
-        at += 1
+        linkage = tuple(itertools.takewhile(_LINKAGE.__contains__, words))
+        space, *rest = words[len(linkage) :] or [""]
         attributes: list[str] = []
         type_ = name = ""
-        while at < len(words):
-            word = words[at]
-            if word == ".attribute":  # .attribute(.managed)
-                attributes += words[at : at + 4]
-                at += 4
-                continue
+        while rest and not name:
+            word, count = rest[0], 4 if rest[0] == ".attribute" else 1  # .attribute(.managed)
             if word[0] == "." and word[1:] in SIZES and not type_:
                 type_ = word[1:]
             elif word[0] == "." or word.isdigit():
-                attributes.append(word)
+                attributes += rest[:count]
             else:
                 name = word
-                at += 1
-                break
-            at += 1
+            rest = rest[count:]
         extents: list[str] = []
-        while at < len(words) and words[at] == "[":
-            filled = words[at + 1] != "]"
-            extents.append(words[at + 1] if filled else "")
-            at += 3 if filled else 2
-        initial = tuple(words[at + 1 :]) if at < len(words) and words[at] == "=" else ()
-        if not type_ or not name or (at < len(words) and not initial):
+        while rest[:1] == ["["] and "]" in rest:
+            end = rest.index("]")
+            extents.append("".join(rest[1:end]))
+            rest = rest[end + 1 :]
+        initial = tuple(rest[1:]) if rest[:1] == ["="] else ()
+        if space not in _SPACE_WORDS or not type_ or not name or (rest and not initial):
             raise wanted
-        return Variable(line, tuple(linkage), space, tuple(attributes), type_, name, tuple(extents), initial)
+        return Variable(line, linkage, space[1:], tuple(attributes), type_, name, tuple(extents), initial)
 
     def _function(self, line: int, words: list[str], body: PtxBlock | None) -> Function:
         """`.visible .func (.param .b32 r) name (.param .b64 x) .noreturn`"""

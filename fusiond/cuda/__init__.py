@@ -24,15 +24,11 @@ if TYPE_CHECKING:
     from fusiond.service.frameworks.running import LaunchFailed
 
 _HOMES = {
-    "Explained": "fusiond.cuda.recording.groups",
-    "Explanation": "fusiond.cuda.recording.context",
-    "Kernel": "fusiond.cuda.recording.kernels",
-    "LaunchFailed": "fusiond.service.frameworks.running",
-    "Recorder": "fusiond.cuda.recording.context",
-    "explain": "fusiond.cuda.recording.context",
-    "kernel": "fusiond.cuda.recording.kernels",
-    "launch": "fusiond.cuda.recording.context",
-}
+    "Explained": "fusiond.cuda.recording.groups", "Explanation": "fusiond.cuda.recording.context",
+    "Kernel": "fusiond.cuda.recording.kernels", "LaunchFailed": "fusiond.service.frameworks.running",
+    "Recorder": "fusiond.cuda.recording.context", "explain": "fusiond.cuda.recording.context",
+    "kernel": "fusiond.cuda.recording.kernels", "launch": "fusiond.cuda.recording.context",
+}  # fmt: skip
 __all__ = ["Explained", "Explanation", "Kernel", "LaunchFailed", "Recorder", "explain", "kernel", "launch"]
 
 

@@ -20,6 +20,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from fusiond.build import triton
 from fusiond.model.errors import RequestError, UnknownName
@@ -37,7 +38,6 @@ from fusiond.strategy import Strategy
 
 SCHEMA = 1
 CORE_KEYS = ("schema", "strategy", "sizes", "device", "search", "measure", "sweep", "accept_constant")
-SEARCH_KEYS = ("trials", "timeout", "seed", "least_gain", "sanitize", "patience", "order", "sampler")
 MEASURE_KEYS = ("cache",)
 CACHES: Mapping[str, tuple[str, ...]] = {"warm": ("warm",), "cold": ("cold",), "both": ("warm", "cold")}
 """What `measure: {cache: ...}` may say, and the jobs that it makes."""
@@ -49,13 +49,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 def read(
-    path: Path | str,
-    text: str | None = None,
-    *,
-    device: str | None = None,
-    trials: int | None = None,
+    path: Path | str, text: str | None = None, *, device: str | None = None, trials: int | None = None,
     seed: int | None = None,
-) -> tuple[Job, ...]:
+) -> tuple[Job, ...]:  # fmt: skip
     """The jobs of one file (several where it sweeps a size, or measures both caches). `text` stands in for the file's
     content; the other arguments overrule what the file says.
 
@@ -127,27 +123,9 @@ def _option(name: str, value: int, least: int, most: int) -> int:
 
 
 def _search(node: Node | None) -> Search:
-    if node is None:
-        return Search()
-    keys = node.mapping(known=SEARCH_KEYS)
-    search = Search()
-    if "trials" in keys:
-        search = dataclasses.replace(search, trials=keys["trials"].integer(least=1, most=1_000_000))
-    if "timeout" in keys:
-        search = dataclasses.replace(search, timeout_secs=_seconds(keys["timeout"]))
-    if "seed" in keys:
-        search = dataclasses.replace(search, seed=keys["seed"].integer(least=0))
-    if "least_gain" in keys:
-        search = dataclasses.replace(search, least_gain=keys["least_gain"].number(least=1.0, most=100.0))
-    if "sanitize" in keys:
-        search = dataclasses.replace(search, sanitize=keys["sanitize"].boolean())
-    if "patience" in keys:
-        search = dataclasses.replace(search, patience=_patience(keys["patience"]))
-    if "order" in keys:
-        search = dataclasses.replace(search, order=keys["order"].text())
-    if "sampler" in keys:
-        search = dataclasses.replace(search, sampler=keys["sampler"].choice(*SAMPLERS))
-    return search
+    keys = {} if node is None else node.mapping(known=SEARCH_KEYS)
+    given = {name: read(keys[name]) for name, read in _SEARCH.items() if name in keys}
+    return Search(**{"timeout_secs" if name == "timeout" else name: value for name, value in given.items()})
 
 
 def _patience(node: Node) -> int | None:
@@ -163,6 +141,19 @@ def _seconds(node: Node) -> float:
     if match is None or int(match[1]) == 0:
         raise node.fail(f"is {node.text()[:40]!r}; write 90s, 10m or 2h")
     return float(int(match[1]) * _SECONDS[match[2]])
+
+
+_SEARCH: Mapping[str, Callable[[Node], Any]] = {
+    "trials": lambda node: node.integer(least=1, most=1_000_000),
+    "timeout": _seconds,
+    "seed": lambda node: node.integer(least=0),
+    "least_gain": lambda node: node.number(least=1.0, most=100.0),
+    "sanitize": lambda node: node.boolean(),
+    "patience": _patience,
+    "order": lambda node: node.text(),
+    "sampler": lambda node: node.choice(*SAMPLERS),
+}
+SEARCH_KEYS = tuple(_SEARCH)
 
 
 def _sizes(node: Node | None) -> dict[str, int]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fusiond.build import ptx_entries
 from fusiond.cuda.capture import fatbin
+from fusiond.cuda.capture.trace import Fields
 from fusiond.devices.counting import layout, library
 from fusiond.devices.counting.kernels import CountedShape, CountError, LoadedPtx
 from fusiond.devices.counting.model import H100
@@ -131,7 +132,7 @@ class _Process:
 
     def serve(self) -> None:
         """Until it ends."""
-        asked: dict[int, Callable[[_Fields], bytes]] = {2: self._module, 3: self._launch, 4: self._occupancy}
+        asked: dict[int, Callable[[Fields], bytes]] = {2: self._module, 3: self._launch, 4: self._occupancy}
         while (head := self._receive(8)) is not None:
             size, kind = struct.unpack("<II", head)
             data = self._receive(size)
@@ -143,7 +144,7 @@ class _Process:
                 socket.send_fds(self._connection, [head + answer], [self._memory.file])
                 continue
             try:
-                status, answer = _DONE, asked[kind](_Fields(data))
+                status, answer = _DONE, asked[kind](Fields(data))
             except _Fault as fault:
                 status, answer = _FAULT, struct.pack("<I", fault.error) + _text(fault.text) + _text(fault.printed)
             except (FusiondError, PtxError, CountError) as problem:
@@ -161,7 +162,7 @@ class _Process:
                 found += part
         return bytes(found) if len(found) == size else None
 
-    def _module(self, fields: _Fields) -> bytes:
+    def _module(self, fields: Fields) -> bytes:
         number, image = fields.u64(), fields.raw()
         texts = fatbin.ptx(image)
         if not texts:
@@ -192,7 +193,7 @@ class _Process:
             + b"".join(_counted(struct.pack("<II", each.offset_bytes, each.size_bytes) for each in parameters))
         )
 
-    def _launch(self, fields: _Fields) -> bytes:
+    def _launch(self, fields: Fields) -> bytes:
         loaded, name = self._modules[fields.u64()], fields.text()
         grid, block, cluster = fields.three(), fields.three(), fields.three()
         shape = CountedShape(grid=grid, block=block, shared_bytes=fields.u32(), cooperative=bool(fields.u32()))
@@ -209,7 +210,7 @@ class _Process:
             raise _Fault(done.failed, done.printed)
         return _text(done.printed)
 
-    def _occupancy(self, fields: _Fields) -> bytes:
+    def _occupancy(self, fields: Fields) -> bytes:
         registers, shared_bytes, threads = fields.three()
         return struct.pack("<I", H100.occupancy(threads, shared_bytes, registers).blocks_per_sm)
 
@@ -222,32 +223,6 @@ class _Fault(Exception):
         self.text, self.printed = text, printed
         why = text.split(": ", 2)[-1] if text.startswith("PTX line") else text
         self.error = next((error for begin, error in _ERRORS.items() if begin in why), _LAUNCH_FAILURE)
-
-
-class _Fields:
-    """The fields of a request, one after the other."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-
-    def u32(self) -> int:
-        return int.from_bytes(self.rest(4), "little")
-
-    def u64(self) -> int:
-        return int.from_bytes(self.rest(8), "little")
-
-    def three(self) -> tuple[int, int, int]:
-        return self.u32(), self.u32(), self.u32()
-
-    def raw(self) -> bytes:
-        return self.rest(self.u32())
-
-    def text(self) -> str:
-        return self.raw().decode()
-
-    def rest(self, size: int) -> bytes:
-        self._at += size
-        return self._data[self._at - size : self._at]
 
 
 def _text(text: str | bytes) -> bytes:

@@ -155,8 +155,8 @@ def read(folder: Path) -> tuple[CapturedTrace, ...]:
     return tuple(sorted(traces, key=lambda each: (not each.kernels, each.file.name)))
 
 
-class _Fields:
-    """The fields of one record, one after the other."""
+class Fields:
+    """The fields of a record or a request, one after the other. struct.error where it ends too early."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -166,29 +166,26 @@ class _Fields:
         return self._at < len(self._data)
 
     def u32(self) -> int:
-        return self._number("<I", 4)
+        return int.from_bytes(self.rest(4), "little")
 
     def u64(self) -> int:
-        return self._number("<Q", 8)
+        return int.from_bytes(self.rest(8), "little")
 
     def three(self) -> tuple[int, int, int]:
         return self.u32(), self.u32(), self.u32()
 
     def raw(self) -> bytes:
-        size = self.u32()
+        return self.rest(self.u32())
+
+    def text(self) -> str:
+        return self.raw().decode("utf-8", "replace")
+
+    def rest(self, size: int) -> bytes:
         found = self._data[self._at : self._at + size]
         if len(found) != size:
             raise struct.error("a record that ends too early")
         self._at += size
         return found
-
-    def text(self) -> str:
-        return self.raw().decode("utf-8", "replace")
-
-    def _number(self, form: str, size: int) -> int:
-        (found,) = struct.unpack_from(form, self._data, self._at)
-        self._at += size
-        return int(found)
 
 
 class _Reading:
@@ -229,36 +226,28 @@ class _Reading:
                     f"has a record of kind {kind}, which this fusiond does not know", where=str(self._file)
                 )
             try:
-                steps[kind](_Fields(data[at : at + size]))
+                steps[kind](Fields(data[at : at + size]))
             except struct.error:
                 raise RequestError(f"is damaged at byte {at}", where=str(self._file)) from None
             at += size
         return CapturedTrace(
-            file=self._file,
-            kernels=tuple(self._kernels.values()),
-            allocations=tuple(self._allocations),
-            events=tuple(self._events),
-            notes=tuple(dict.fromkeys(self._notes)),
-        )
+            file=self._file, kernels=tuple(self._kernels.values()), allocations=tuple(self._allocations),
+            events=tuple(self._events), notes=tuple(dict.fromkeys(self._notes)),
+        )  # fmt: skip
 
-    def _module(self, fields: _Fields) -> None:
+    def _module(self, fields: Fields) -> None:
         handle, name = fields.u64(), fields.text()
         self._modules[handle] = self._file.parent / "modules" / name
 
-    def _function(self, fields: _Fields) -> None:
+    def _function(self, fields: Fields) -> None:
         handle, module, name = fields.u64(), fields.u64(), fields.text()
         registers, shared, local, count = (fields.u32() for _ in range(4))
         self._functions[handle] = CapturedKernel(
-            number=0,
-            name=name,
-            module=self._modules.get(module),
-            registers=registers,
-            static_shared_bytes=shared,
-            local_bytes=local,
-            parameters=tuple((fields.u32(), fields.u32()) for _ in range(count)),
-        )
+            number=0, name=name, module=self._modules.get(module), registers=registers, static_shared_bytes=shared,
+            local_bytes=local, parameters=tuple((fields.u32(), fields.u32()) for _ in range(count)),
+        )  # fmt: skip
 
-    def _launch(self, fields: _Fields) -> None:
+    def _launch(self, fields: Fields) -> None:
         function, stream = fields.u64(), fields.u64()
         grid, block, cluster = (fields.three() for _ in range(3))
         shared, flags, graph, count = fields.u32(), fields.u32(), fields.u64(), fields.u32()
@@ -270,17 +259,9 @@ class _Reading:
         if known not in self._kernels:
             self._kernels[known] = dataclasses.replace(known, number=len(self._kernels) + 1)
         found = CapturedLaunch(
-            kernel=self._kernels[known],
-            stream=stream,
-            grid=grid,
-            block=block,
-            cluster=cluster,
-            shared_bytes=shared,
-            cooperative=bool(flags & 1),
-            graph=graph,
-            arguments=arguments,
-            data=tuple(self._data),
-        )
+            kernel=self._kernels[known], stream=stream, grid=grid, block=block, cluster=cluster, shared_bytes=shared,
+            cooperative=bool(flags & 1), graph=graph, arguments=arguments, data=tuple(self._data),
+        )  # fmt: skip
         self._data = []
         if flags & 2:
             self._graphs.setdefault(graph, []).append(found)
@@ -289,14 +270,14 @@ class _Reading:
             self._launches.append(len(self._events))
             self._events.append(found)
 
-    def _elapsed(self, fields: _Fields) -> None:
+    def _elapsed(self, fields: Fields) -> None:
         number, elapsed = fields.u64(), fields.u64()
         place = self._launches[number] if number < len(self._launches) else -1
         event = self._events[place] if place >= 0 else None
         if isinstance(event, CapturedLaunch):
             self._events[place] = dataclasses.replace(event, elapsed_ns=elapsed)
 
-    def _allocate(self, fields: _Fields) -> None:
+    def _allocate(self, fields: Fields) -> None:
         address, size, kind = fields.u64(), fields.u64(), fields.u32()
         found = Allocation(number=len(self._allocations) + 1, address=address, size_bytes=size, kind=MemoryKind(kind))
         self._allocations.append(found)
@@ -304,55 +285,50 @@ class _Reading:
             bisect.insort(self._sorted, address)
         self._live[address] = found
 
-    def _variable(self, fields: _Fields) -> None:
+    def _variable(self, fields: Fields) -> None:
         address, name = fields.u64(), fields.text()
         found = self._live.get(address)
         if found is not None:
             self._live[address] = self._allocations[found.number - 1] = dataclasses.replace(found, name=name)
 
-    def _release(self, fields: _Fields) -> None:
+    def _release(self, fields: Fields) -> None:
         address = fields.u64()
         if self._live.pop(address, None) is not None:
             del self._sorted[bisect.bisect_left(self._sorted, address)]
 
-    def _copy(self, fields: _Fields) -> None:
+    def _copy(self, fields: Fields) -> None:
         destination, source, size, stream = (fields.u64() for _ in range(4))
         found = CapturedCopy(
-            destination=destination,
-            source=source,
-            destination_place=self._place(destination),
-            source_place=self._place(source),
-            size_bytes=size,
-            stream=stream,
-            direction=Direction(fields.u32()),
-        )
+            destination=destination, source=source, destination_place=self._place(destination),
+            source_place=self._place(source), size_bytes=size, stream=stream, direction=Direction(fields.u32()),
+        )  # fmt: skip
         self._perhaps_node(found, fields)
 
-    def _fill(self, fields: _Fields) -> None:
+    def _fill(self, fields: Fields) -> None:
         destination, size, stream = (fields.u64() for _ in range(3))
         fields.u64()  # value, bytes of an element
         self._perhaps_node(CapturedFill(place=self._place(destination), size_bytes=size, stream=stream), fields)
 
-    def _perhaps_node(self, found: CapturedCopy | CapturedFill, fields: _Fields) -> None:
+    def _perhaps_node(self, found: CapturedCopy | CapturedFill, fields: Fields) -> None:
         if fields.left and fields.u32() & 2:
             self._graphs.setdefault(fields.u64(), []).append(found)
         else:
             self._events.append(found)
 
-    def _wait(self, fields: _Fields) -> None:
+    def _wait(self, fields: Fields) -> None:
         self._events.append(CapturedWait(fields.u64()))
 
-    def _graph(self, fields: _Fields) -> None:
+    def _graph(self, fields: Fields) -> None:
         graph, stream = fields.u64(), fields.u64()
         self._events += [dataclasses.replace(each, stream=stream) for each in self._graphs.get(graph, ())]
 
-    def _contents(self, fields: _Fields) -> None:
+    def _contents(self, fields: Fields) -> None:
         address, _, name = fields.u64(), fields.u64(), fields.text()
         place = self._place(address)
         if place is not None:
             self._data.append((place, self._file.parent / "data" / name))
 
-    def _note(self, fields: _Fields) -> None:
+    def _note(self, fields: Fields) -> None:
         self._notes.append(fields.text())
 
     def _argument(self, data: bytes) -> CapturedArgument:

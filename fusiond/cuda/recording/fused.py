@@ -146,13 +146,9 @@ def _scratch(sizes: Sequence[int], device: int, stream: int) -> Iterator[list[in
 
 
 def built(
-    program: Program,
-    asked: KernelsQuestion,
-    launches: Sequence[RecordedLaunch],
-    values: Sequence[Sequence[Any]],
-    device: int,
-    arch: str | None,
-) -> FusedLaunch:
+    program: Program, asked: KernelsQuestion, launches: Sequence[RecordedLaunch], values: Sequence[Sequence[Any]],
+    device: int, arch: str | None,
+) -> FusedLaunch:  # fmt: skip
     """An answer to launches whose numbers were asked for as `values`. Unusable where it cannot be launched here."""
     drafts = [group_job.drafted(each.origin) for each in launches]
     buffers = [

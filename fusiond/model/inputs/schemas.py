@@ -57,15 +57,12 @@ FILL: Schema = {
             "maxProperties": 1,
             "additionalProperties": False,
             "properties": {
-                "constant": NUMBER,
-                "integers": _pair(WHOLE),
-                "uniform": _pair(NUMBER),
-                "normal": _pair(NUMBER),
+                "constant": NUMBER, "integers": _pair(WHOLE), "uniform": _pair(NUMBER), "normal": _pair(NUMBER),
                 "file": {**TEXT, "description": "an .npy file beside this one"},
             },
         },
     ],
-}
+}  # fmt: skip
 
 
 def names(pattern: str | None = None) -> Schema:
@@ -85,12 +82,9 @@ def mapping_of(value: Schema, *, least: int = 0) -> Schema:
 def closed(properties: Mapping[str, Schema], required: Sequence[str] = (), **more: Any) -> dict[str, Any]:
     """An object with no other keys."""
     return {
-        "type": "object",
-        "required": list(required),
-        "properties": dict(properties),
-        "additionalProperties": False,
+        "type": "object", "required": list(required), "properties": dict(properties), "additionalProperties": False,
         **more,
-    }
+    }  # fmt: skip
 
 
 def document(kind: str, properties: Mapping[str, Schema], required: Sequence[str], **more: Any) -> dict[str, Any]:

@@ -36,14 +36,9 @@ _LANGUAGE = Grammar(
     chained=frozenset(_COMPARISONS),
 )
 _FORMULAS = Grammar(
-    binary=_LANGUAGE.binary,
-    prefix=_LANGUAGE.prefix,
-    functions=_LANGUAGE.functions,
-    literals=_LANGUAGE.literals,
-    chained=_LANGUAGE.chained,
-    longest=4000,
-    most_tokens=600,
-)
+    binary=_LANGUAGE.binary, prefix=_LANGUAGE.prefix, functions=_LANGUAGE.functions, literals=_LANGUAGE.literals,
+    chained=_LANGUAGE.chained, longest=4000, most_tokens=600,
+)  # fmt: skip
 """What strategies put together of several texts may be longer than what a person writes."""
 
 
@@ -109,20 +104,12 @@ def _parsed(text: str, language: Grammar) -> Expression:
 
 
 _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": extents.quotient,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-    "ceil_div": extents.ceil_div,
-}
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": extents.quotient,
+    "//": lambda a, b: a // b, "%": lambda a, b: a % b, "ceil_div": extents.ceil_div,
+}  # fmt: skip
 _ORDER: Mapping[str, Callable[[int, int], bool]] = {
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-}
+    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
+}  # fmt: skip
 
 
 def _evaluate(node: Node, names: Mapping[str, Scalar], text: str) -> Scalar:

@@ -63,14 +63,9 @@ class Planner:
     alone then."""
 
     def __init__(
-        self,
-        *,
-        source: str = "",
-        limits: ChildLimits | None = None,
-        children: int | None = None,
-        environment: Mapping[str, str] | None = None,
-        only: Sequence[str] | None = None,
-    ) -> None:
+        self, *, source: str = "", limits: ChildLimits | None = None, children: int | None = None,
+        environment: Mapping[str, str] | None = None, only: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
         self.limits = limits or ChildLimits()
         self.numbers = itertools.count()
         self.forgotten: deque[int] = deque()

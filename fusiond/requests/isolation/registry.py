@@ -35,12 +35,9 @@ class IsolatedRegistry(Registry):
     here: Environment | None = None  #: What the plugins were loaded from, where all of them loaded
 
     def __init__(
-        self,
-        planner: Planner,
-        *,
-        points: tuple[importlib.metadata.EntryPoint, ...] = (),
+        self, planner: Planner, *, points: tuple[importlib.metadata.EntryPoint, ...] = (),
         known: Description | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.planner = planner
         described = known or planner.description

@@ -146,19 +146,12 @@ class IsolatedStrategy:
 
 
 _DOING = {
-    "describe": "describe",
-    "parts": "find the parts of",
-    "probes": "choose probes for",
-    "probe_limit": "choose probes for",
-    "space": "make the space of",
-    "seeds": "choose seeds for",
-    "baselines": "make the unfused ways of",
-    "emit_baseline": "emit an unfused way of",
-    "resolved": "put a config into words for",
-    "figures": "count figures for",
-    "drawings": "draw",
+    "describe": "describe", "parts": "find the parts of", "probes": "choose probes for",
+    "probe_limit": "choose probes for", "space": "make the space of", "seeds": "choose seeds for",
+    "baselines": "make the unfused ways of", "emit_baseline": "emit an unfused way of",
+    "resolved": "put a config into words for", "figures": "count figures for", "drawings": "draw",
     "unfused": "emit the unfused kernels of",
-}
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

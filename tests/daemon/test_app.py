@@ -85,24 +85,17 @@ def test_a_mistake_in_a_job_names_file_line_and_key_and_stores_nothing(http: htt
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (b"", "is not JSON"),
-        (b"{", "is not JSON"),
-        (b"\xff\xfe", "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
-        (b"[]", "is not a JSON object"),
-        (b"{}", "the key 'path' is missing"),
-        (b'{"path": 3}', "is not a text"),
-        (b'{"path": "job.yaml"}', "is not an absolute path"),
-        (b'{"path": "/a\\u0000b"}', "is not an absolute path"),
+        (b"", "is not JSON"), (b"{", "is not JSON"), (b"\xff\xfe", "is not JSON"), (b"[" * 100_000, "is not JSON"),
+        (b"[]", "is not a JSON object"), (b"{}", "the key 'path' is missing"), (b'{"path": 3}', "is not a text"),
+        (b'{"path": "job.yaml"}', "is not an absolute path"), (b'{"path": "/a\\u0000b"}', "is not an absolute path"),
         (b'{"path": "/none/job.yaml"}', "there is no file"),
         (b'{"path": "/x", "trials": true}', "is not a whole number"),
         (b'{"path": "/x", "trials": 1.5}', "is not a whole number"),
         (b'{"path": "/x", "text": "strategy: toy", "trials": 0}', "must be from 1"),
         (b'{"path": "/x", "priority": 10000000000000000000000}', "must be from"),
-        (b'{"path": "/x", "paht": 1}', "did you mean 'path'?"),
-        (b'{"path": "/x", "text": "\\ud800"}', ""),
+        (b'{"path": "/x", "paht": 1}', "did you mean 'path'?"), (b'{"path": "/x", "text": "\\ud800"}', ""),
     ],
-)
+)  # fmt: skip
 def test_a_malformed_body_is_a_400(http: httpx.Client, body: bytes, problem: str) -> None:
     response = http.post("/jobs", content=body)
     assert response.status_code == 400, response.text

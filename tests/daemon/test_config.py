@@ -58,16 +58,12 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("poll_sec: 1\n", "fusiond.yaml:1: unknown key 'poll_sec'; did you mean 'poll_secs'?"),
-        ("poll_secs: soon\n", "poll_secs: is 'soon'; a number is wanted"),
-        ("poll_secs: 0\n", "must be from"),
+        ("poll_secs: soon\n", "poll_secs: is 'soon'; a number is wanted"), ("poll_secs: 0\n", "must be from"),
         ("devices: [gpu]\n", "is 'gpu'; write all, cpu, cuda, cuda:0 or counted:h100"),
-        ("devices: []\n", "names no device"),
-        ("when_busy: never\n", "it can be share, wait, exclusive"),
-        ("log_level: loud\n", "it can be debug"),
-        ("db: 3\n", "a text is wanted"),
-        ("- a\n", "a mapping is wanted"),
+        ("devices: []\n", "names no device"), ("when_busy: never\n", "it can be share, wait, exclusive"),
+        ("log_level: loud\n", "it can be debug"), ("db: 3\n", "a text is wanted"), ("- a\n", "a mapping is wanted"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_name_file_line_and_key(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(RequestError) as caught:
         read(tmp_path, text)

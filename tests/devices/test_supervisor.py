@@ -90,12 +90,10 @@ def test_a_good_program_is_checked_and_sampled(supervisor: Supervisor, bundle: B
         ("late", Outcome.WRONG_RESULT, "seed 1: y: 1 of 16 differ", 0),
         ("crash", Outcome.CRASHED, "illegal address", 1),
         ("outside", Outcome.CRASHED, "out of bounds: 4 bytes written behind y", 1),
-        ("abort", Outcome.CRASHED, "SIGABRT", 1),
-        ("refuse", Outcome.LAUNCH_REFUSED, "too many resources", 1),
-        ("die", Outcome.WORKER_DIED, "SIGKILL", 4),
-        ("hang", Outcome.TIMED_OUT, "no answer within", 1),
+        ("abort", Outcome.CRASHED, "SIGABRT", 1), ("refuse", Outcome.LAUNCH_REFUSED, "too many resources", 1),
+        ("die", Outcome.WORKER_DIED, "SIGKILL", 4), ("hang", Outcome.TIMED_OUT, "no answer within", 1),
     ],
-)
+)  # fmt: skip
 def test_each_way_to_go_wrong_has_its_outcome_and_costs_nobody_else(
     supervisor: Supervisor,
     bundle: Bundle,

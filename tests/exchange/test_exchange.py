@@ -289,31 +289,21 @@ def signed(entry: ExchangeEntry, **body: Any) -> str:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"strategy": "../etc"}, "strategy"),
-        ({"verdict": "best"}, "verdict"),
-        ({"config": None}, "without a config"),
-        ({"config": {"x": [1]}}, "config"),
-        ({"config": {"x": 1 << 63}}, "64 bits"),
-        ({"config": {"x": "a\0b"}}, "NUL"),
+        ({"strategy": "../etc"}, "strategy"), ({"verdict": "best"}, "verdict"),
+        ({"config": None}, "without a config"), ({"config": {"x": [1]}}, "config"),
+        ({"config": {"x": 1 << 63}}, "64 bits"), ({"config": {"x": "a\0b"}}, "NUL"),
         ({"config": {"x" * 3000: 1}}, "characters"),
-        ({"config": {f"x{each}": 1 for each in range(1000)}}, "at most 300"),
-        ({"speedup": -1.0}, "speedup"),
-        ({"ci95": [2.0, 1.0]}, "smaller number first"),
-        ({"processes": 1 << 40}, "processes"),
-        ({"found_at": "tomorrow"}, "found_at"),
-        ({"baseline": "a\x1b[31m"}, "baseline"),
-        ({"baseline": "\u202egnp.exe"}, "baseline"),
-        ({"ended": "x" * 5000}, "ended"),
-        ({"checks": ["x"] * 1000}, "checks"),
-        ({"evidence": "emulated"}, "not that of its device"),
-        ({"verified": 1}, "verified"),
-        ({"program": {"key": "a" * 32, "digest": "../../etc/passwd"}}, "digest"),
-        ({"source": "/etc/passwd"}, "unknown field"),
-        ({"counted": [{"a": {"b": {}}}] * 3000}, "counted"),
+        ({"config": {f"x{each}": 1 for each in range(1000)}}, "at most 300"), ({"speedup": -1.0}, "speedup"),
+        ({"ci95": [2.0, 1.0]}, "smaller number first"), ({"processes": 1 << 40}, "processes"),
+        ({"found_at": "tomorrow"}, "found_at"), ({"baseline": "a\x1b[31m"}, "baseline"),
+        ({"baseline": "\u202egnp.exe"}, "baseline"), ({"ended": "x" * 5000}, "ended"),
+        ({"checks": ["x"] * 1000}, "checks"), ({"evidence": "emulated"}, "not that of its device"),
+        ({"verified": 1}, "verified"), ({"program": {"key": "a" * 32, "digest": "../../etc/passwd"}}, "digest"),
+        ({"source": "/etc/passwd"}, "unknown field"), ({"counted": [{"a": {"b": {}}}] * 3000}, "counted"),
         ({"figures": {"x": "a" * 300_000}}, "figures"),
         ({"environment": {str(each): "x" * 1999 for each in range(290)}}, "longer than 256 kB"),
     ],
-)
+)  # fmt: skip
 def test_what_no_box_of_ours_would_say_is_refused(entry: ExchangeEntry, body: dict[str, Any], says: str) -> None:
     with pytest.raises(Refused, match=says):
         checked(signed(entry, **body))

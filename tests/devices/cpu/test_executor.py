@@ -195,10 +195,7 @@ def test_a_variable_that_is_too_small(load: Callable[..., CpuProgram]) -> None:
 # --- allocation inside the plan ---
 
 BETWEEN = (
-    Alloc(name="alloc", arena="t"),
-    scale("twice", "x", "t"),
-    scale("again", "t", "y"),
-    Free(name="free", arena="t"),
+    Alloc(name="alloc", arena="t"), scale("twice", "x", "t"), scale("again", "t", "y"), Free(name="free", arena="t"),
 )  # fmt: skip
 
 

@@ -79,19 +79,15 @@ ENTRY %main.2 (x.1: f32[4,3]) -> f32[4] {
 @pytest.mark.parametrize(
     ("text", "values"),
     [
-        ("f32[] constant(inf)", (math.inf,)),
-        ("f32[] constant(-inf)", (-math.inf,)),
-        ("f32[2] constant({-0, 1e-3})", (-0.0, 0.0010000000474974513)),
-        ("f32[] constant(0x1.8p+1)", (3.0,)),
+        ("f32[] constant(inf)", (math.inf,)), ("f32[] constant(-inf)", (-math.inf,)),
+        ("f32[2] constant({-0, 1e-3})", (-0.0, 0.0010000000474974513)), ("f32[] constant(0x1.8p+1)", (3.0,)),
         ("s32[2,2] constant({ { 1, -2 }, { 3, 0x10 } })", (1, -2, 3, 16)),
         ("pred[3] constant({1, false, true})", (True, False, True)),
-        ("s64[] constant(-9223372036854775808)", (-(2**63),)),
-        ("u64[] constant(18446744073709551615)", (2**64 - 1,)),
-        ("f32[0,5] constant({})", ()),
-        ("f32[2] constant({/*i=0*/ 1, /*i=1*/ 2})", (1.0, 2.0)),
+        ("s64[] constant(-9223372036854775808)", (-(2**63),)), ("u64[] constant(18446744073709551615)", (2**64 - 1,)),
+        ("f32[0,5] constant({})", ()), ("f32[2] constant({/*i=0*/ 1, /*i=1*/ 2})", (1.0, 2.0)),
         ("f32[] constant(1e39)", (math.inf,)),
     ],
-)
+)  # fmt: skip
 def test_constants(text, values):
     found = hlo.literal(only(f"  ROOT c.1 = {text}"))
     assert found == values

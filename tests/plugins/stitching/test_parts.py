@@ -422,14 +422,12 @@ def test_a_launch_has_the_threads_that_its_groups_agree_on_else_those_of_the_con
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"schedules": "some"}, "schedules is 'some'"),
-        ({"schedules": "uniform"}, "schedules is 'uniform'"),
+        ({"schedules": "some"}, "schedules is 'some'"), ({"schedules": "uniform"}, "schedules is 'uniform'"),
         ({"at.x": "128/2048/warp"}, "does not say how to compute a group"),
         ({"at.x": "128/2048/warp/all"}, "does not say how to compute a group"),
-        ({"fusion": "paper"}, "does not apply"),
-        ({"grain": 3}, "grain is 3"),
+        ({"fusion": "paper"}, "does not apply"), ({"grain": 3}, "grain is 3"),
     ],
-)
+)  # fmt: skip
 def test_a_config_that_says_what_cannot_be_is_rejected(change, rule, folder):
     analysis = analysed("module: twice.hlo", folder)
     config, _ = measured(analysis, known(analysis, {}, rest=OTHER))

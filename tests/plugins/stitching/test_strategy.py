@@ -78,17 +78,15 @@ class TestModules(TestStitching):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{}", "'module' is missing"),
-        ("module: no_step", "unknown module 'no_step'"),
-        ("module: ./missing.hlo", "there is no file"),
-        ("module: lr_step\ndots: some", "dots: is 'some'"),
+        ("{}", "'module' is missing"), ("module: no_step", "unknown module 'no_step'"),
+        ("module: ./missing.hlo", "there is no file"), ("module: lr_step\ndots: some", "dots: is 'some'"),
         ("module: lr_step\nprobes: -1", "probes: is -1"),
         ("module: lr_step\ninputs: {in_9: zeros}", "unknown key 'in_9'"),
         ("module: lr_step\nsizes: {n: 3}", "a module's sizes are part of it"),
         ("module: lr_step\ngraph: x", "unknown key 'graph'"),
         ("module: lr_step\naccuracy: fast", "is 'fast'; it can be strict, xla"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_in_a_job_is_one_line_that_says_where(text, said, folder):
     text = "" if text == "{}" else text
     with pytest.raises(RequestError) as caught:

@@ -182,13 +182,11 @@ def test_a_convolution_that_does_not_fit_is_said():
     ("window", "shape", "said"),
     [
         ("{size=3 stride=2 pad=1_1}", "f32[9]", "gives [5], but the text says [9]"),
-        ("{size=3x1}", "f32[9]", "does not fit"),
-        ("{size=3 stride=1x1}", "f32[7]", "one entry per dimension"),
+        ("{size=3x1}", "f32[9]", "does not fit"), ("{size=3 stride=1x1}", "f32[7]", "one entry per dimension"),
         ("{size=3 rhs_reversal=1}", "f32[7]", "none is reversed"),
-        ("{size=three}", "f32[7]", "expected whole numbers"),
-        ("{size=0}", "f32[9]", "does not fit"),
+        ("{size=three}", "f32[7]", "expected whole numbers"), ("{size=0}", "f32[9]", "does not fit"),
     ],
-)
+)  # fmt: skip
 def test_a_window_that_cannot_be_is_one_line(window, shape, said):
     written = f"""HloModule x
 

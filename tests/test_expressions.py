@@ -99,35 +99,18 @@ def test_and_does_not_look_at_what_cannot_matter() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "empty"),
-        ("   ", "empty"),
-        ("1 +", "ends too early"),
-        ("(1", "missing"),
-        ("1)", "unexpected"),
-        ("1.5", "'1.' is not a number"),
-        ("a..b", "unexpected"),
-        ("a.", "unexpected"),
-        ("'open", "unexpected"),
-        ("x = 3", "unexpected"),
-        ("1 < ", "ends too early"),
-        ("pow(2, 3)", "unknown function"),
-        ("ceil_div(1)", "takes 2 values, not 1"),
-        ("ceil_div(1, 2, 3)", "takes 2 values, not 3"),
-        ("min()", "unexpected"),
-        ("and", "unexpected"),
-        ("__import__('os')", "unknown function"),
-        ("[1]", "unexpected"),
-        ("a if b else c", "unexpected"),
-        ("99999999999999999999", "64 bits"),
+        ("", "empty"), ("   ", "empty"), ("1 +", "ends too early"), ("(1", "missing"), ("1)", "unexpected"),
+        ("1.5", "'1.' is not a number"), ("a..b", "unexpected"), ("a.", "unexpected"), ("'open", "unexpected"),
+        ("x = 3", "unexpected"), ("1 < ", "ends too early"), ("pow(2, 3)", "unknown function"),
+        ("ceil_div(1)", "takes 2 values, not 1"), ("ceil_div(1, 2, 3)", "takes 2 values, not 3"),
+        ("min()", "unexpected"), ("and", "unexpected"), ("__import__('os')", "unknown function"),
+        ("[1]", "unexpected"), ("a if b else c", "unexpected"), ("99999999999999999999", "64 bits"),
         ("\x00", "unexpected"),
         ("\u0663", "unexpected"),  # a digit, but not one of ours
-        ("n" * 1001, "characters"),
-        ("1" + "+1" * 400, "words and signs"),
-        ("(" * 60 + "1" + ")" * 60, "too deep"),
-        ("-" * 100 + "1", "too deep"),
-        ("not " * 100 + "1", "too deep"),
+        ("n" * 1001, "characters"), ("1" + "+1" * 400, "words and signs"), ("(" * 60 + "1" + ")" * 60, "too deep"),
+        ("-" * 100 + "1", "too deep"), ("not " * 100 + "1", "too deep"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_expression(text: str, problem: str) -> None:
     with pytest.raises(ExpressionError, match=problem) as caught:
         expressions.parse(text)

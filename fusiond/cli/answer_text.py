@@ -21,7 +21,7 @@ def lines(document: Document) -> list[str]:
     know about it."""
     rows = [("workload", _workload(document)), ("verdict", verdict(document))]
     if document.get("config") and document.get("verdict") != "keep":
-        rows.append(("config", _config(document["config"])))
+        rows.append(("config", config_text(document["config"])))
     if document.get("unfused"):
         rows.append(("unfused", unfused(document["unfused"])))
     rows.append(("times", _times(document)))
@@ -55,11 +55,11 @@ def ambiguous(document: Document) -> list[str]:
 
 def unfused(way: Mapping[str, Any]) -> str:
     """The fastest unfused way with the block sizes and caps that it was measured with."""
-    how = f"{way['name']} at {_config(way['config'])}" if way.get("config") else str(way["name"])
+    how = f"{way['name']} at {config_text(way['config'])}" if way.get("config") else str(way["name"])
     return how if way.get("time_us") is None else f"{how}: {microseconds(way['time_us'])}"
 
 
-def _config(config: Mapping[str, Any]) -> str:
+def config_text(config: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in config.items())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusiond.cli import counts, options, output, render
-from fusiond.cli.answer_text import figures
+from fusiond.cli.answer_text import config_text, figures
 from fusiond.devices.counting.model import H100, Gpu, gpu_of
 from fusiond.devices.counting.roofline import draw
 from fusiond.model.english import counted
@@ -126,9 +126,9 @@ def _print(document: Mapping[str, Any], description: str) -> None:
     render.table("space", ("parameter", "values"), parameters)
     for text in space["restrictions"]:
         output.say(f"restriction: {text}")
-    render.table("seeds", ("#", "config"), [(index, _config(seed)) for index, seed in enumerate(document["seeds"])])
+    render.table("seeds", ("#", "config"), [(index, config_text(seed)) for index, seed in enumerate(document["seeds"])])
     if "set" in document:
-        output.say(f"set: {_config(document['set'])}")
+        output.say(f"set: {config_text(document['set'])}")
     if document["facts"]:
         render.table("what the compiler says (not measured)", FACTS, [_facts(each) for each in document["facts"]])
     if "counted" in document:
@@ -150,10 +150,6 @@ def _facts(facts: Mapping[str, Any]) -> tuple[object, ...]:
         occupancy,
         facts["problem"] or facts["limited_by"],
     )
-
-
-def _config(config: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in config.items())
 
 
 def _short(value: object) -> str:

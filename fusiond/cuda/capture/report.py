@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusiond.build.nvcc import NvccFacts
-from fusiond.cuda.capture import bounds
+from fusiond.build.working import working_folder
 from fusiond.cuda.capture.code import code_of
-from fusiond.cuda.capture.documents import representative
-from fusiond.cuda.capture.picked_kernels import by_kernel
+from fusiond.cuda.capture.documents import Undescribed, representative
+from fusiond.cuda.capture.picked_kernels import Picking, by_kernel
 from fusiond.cuda.capture.reads_and_writes import CapturedMemory, Touched, needs
 from fusiond.cuda.capture.trace import (
     CapturedCopy,
@@ -28,16 +28,21 @@ from fusiond.cuda.capture.trace import (
     CapturedWait,
     Direction,
 )
+from fusiond.devices.counting import child_process
 from fusiond.devices.counting.model import H100, Gpu
+from fusiond.model.errors import FusiondError
 from fusiond.model.gpu.demangling import demangled
 from fusiond.model.gpu.occupancy import Occupancy
 from fusiond.model.nouns import CompileFacts
 from fusiond.model.outcomes import BuildFailed
-from fusiond.model.program import Source, SourceLanguage
+from fusiond.model.program import Program, Source, SourceLanguage
+from fusiond.requests import jobs, planning
+from fusiond.requests.isolation import registry as plugins
 
 MOST_BETWEEN = 24  #: Events between the first launch of a group and its last one
 MOST_TOGETHER = 8  #: Launches of a group
 MOST_EVENTS = 50_000  #: Of a trace, in which groups are looked for
+MOST_COUNTED = 30  #: Kernels, those of the most launches or time first: each takes a second or more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +149,7 @@ def report(trace: CapturedTrace, gpu: Gpu = H100, *, count: bool = False) -> Cap
     kernels = [_kernel(memory, gpu, kernel, launches) for kernel, launches in by_kernel(trace).items()]
     kernels.sort(key=lambda each: (-(each.mean_us or 0) * each.launches, -each.launches, each.kernel.number))
     if count:
-        found = bounds.counted(trace, (each.launch for each in kernels), gpu)
+        found = _counted(trace, (each.launch for each in kernels), gpu)
         kernels = [_bounded(each, *found.get(each.kernel.number, (None, ""))) for each in kernels]
     groups = _groups(trace, memory, {each.kernel: each for each in kernels}, gpu)
     return CaptureReport(
@@ -154,6 +159,28 @@ def report(trace: CapturedTrace, gpu: Gpu = H100, *, count: bool = False) -> Cap
 
 def _bounded(kernel: KernelReport, bound_us: float | None, binding: str) -> KernelReport:
     return dataclasses.replace(kernel, bound_us=bound_us, binding=binding)
+
+
+def _counted(trace: CapturedTrace, launches: Iterable[CapturedLaunch], gpu: Gpu) -> dict[int, tuple[float, str]]:
+    """By a kernel's number: its bound in us, and what binds it. Those that cannot be counted are left out.
+
+    MachineFault where the machine does not let it run."""
+    registry, programs = plugins.load(), dict[str, Program]()
+    with working_folder("bounds") as folder:
+        picking = Picking(trace, folder)
+        for launch in launches:
+            try:
+                *_, path = picking.job([launch])
+                (job,) = jobs.read(str(path))
+                prepared = planning.prepare(registry, job)
+                analysis = prepared.strategy.analyse(prepared.workload, planning.target_for_arch(gpu.arch, registry))
+                programs[str(launch.kernel.number)] = planning.reference(prepared.strategy, analysis)
+            except (Undescribed, FusiondError):
+                continue
+            if len(programs) == MOST_COUNTED:
+                break
+        rows = child_process.counted(programs, model=gpu.name)
+    return {int(row["program"]): (row["bound_us"], row["binding"]) for row in rows if row["bound_us"] is not None}
 
 
 def _kernel(

@@ -27,12 +27,12 @@ class Recorder:
 
     def __enter__(self) -> Any:
         if self._on:
-            if launches.is_open(self):
+            if self in launches.opened.recorders:
                 raise RuntimeError("this `with fusiond.cuda.launch(...)` is entered already; make one for each")
             outer = launches.current()
             if outer is not None:
                 outer.flush()  # what was recorded there comes first
-            launches.push(self)
+            launches.opened.recorders.append(self)
             for library in _UNNAMED:
                 library.begin()
         return self._kernels[0] if len(self._kernels) == 1 else self._kernels
@@ -44,7 +44,7 @@ class Recorder:
         if self._on:
             for library in _UNNAMED:
                 library.end()
-            launches.remove(self)
+            launches.opened.recorders.remove(self)
             self.flush()
 
     def add(self, launch: RecordedLaunch) -> None:

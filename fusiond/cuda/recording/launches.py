@@ -53,34 +53,19 @@ class _Open(threading.local):
         self.recorders: list[OpenRecorder] = []
 
 
-_open = _Open()
+opened = _Open()
 
 
 def current() -> OpenRecorder | None:
     """That which records the launches of this thread."""
-    return _open.recorders[-1] if _open.recorders else None
-
-
-def is_open(recorder: OpenRecorder) -> bool:
-    """Whether this thread records with it."""
-    return recorder in _open.recorders
-
-
-def push(recorder: OpenRecorder) -> None:
-    """Record with it from here on."""
-    _open.recorders.append(recorder)
-
-
-def remove(recorder: OpenRecorder) -> None:
-    """Record with the one before it, where there is one."""
-    _open.recorders.remove(recorder)
+    return opened.recorders[-1] if opened.recorders else None
 
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
     """Nothing of this thread is recorded meanwhile."""
-    recorders, _open.recorders = _open.recorders, []
+    recorders, opened.recorders = opened.recorders, []
     try:
         yield
     finally:
-        _open.recorders = recorders
+        opened.recorders = recorders

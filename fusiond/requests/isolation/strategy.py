@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusiond.model.drawing import Drawing
@@ -10,17 +11,17 @@ from fusiond.model.errors import RequestError
 from fusiond.model.nouns import Analysis, Config, Job, Rejection, Workload, frozen
 from fusiond.model.outcomes import Record
 from fusiond.model.program import Program
-from fusiond.requests.isolation import crashing_line
-from fusiond.requests.isolation.helpers import Compiler, Files
 from fusiond.requests.isolation.messages import Described, Here
 from fusiond.requests.isolation.planner import ChildObject, Planner
-from fusiond.requests.isolation.processes import Crashed, TookTooLong
+from fusiond.requests.isolation.processes import Crashed, Helper, TookTooLong, nobody
 from fusiond.requests.jobs import JobInputs
 from fusiond.strategy import NO_ANSWERS, Answers, Baseline, Inputs, Probe, Target
 from fusiond.strategy.space import Space
 
 CRASHED, TOO_SLOW, TOO_LARGE = "crashed", "too_slow", "too_large"
 """Rules of the Rejections that stand for a config that cannot be emitted at all."""
+LOOK_SECS = 5.0  #: For how long the line that crashes a parser is looked for; after that the file alone is named
+ONE_SECS = 2.0  #: For one attempt: a beginning that takes longer is not a crash
 
 
 class IsolatedStrategy:
@@ -44,7 +45,7 @@ class IsolatedStrategy:
     def draft(self, path: str, name: str, inputs: Inputs, include: tuple[str, ...] = ()) -> str:
         job = Job(strategy=self.name, request={}, sizes={}, path=path)
         with _Blamed(self.name, "draft", job):
-            found: str = self._planner.ask("draft", self.name, path, name, include, helper=Files(inputs))
+            found: str = self._planner.ask("draft", self.name, path, name, include, helper=_reading(inputs))
         return found
 
     # --- jobs ---
@@ -53,7 +54,7 @@ class IsolatedStrategy:
         asked = (self.name, job)
         workload: Workload
         with _Blamed(self.name, "read", job, functools.partial(_culprit, self._planner, asked, inputs)):
-            kept, workload = self._planner.make("parse", asked, Files(inputs))
+            kept, workload = self._planner.make("parse", asked, _reading(inputs))
         # What went in is what it is asked about when its process has to be replaced.
         return dataclasses.replace(workload, payload=_Parsed(kept, job))
 
@@ -62,7 +63,7 @@ class IsolatedStrategy:
         here = Here(arch=target.arch, limits=target.limits)
         analysis: Analysis
         with _Blamed(self.name, "analyse", parsed.job):
-            kept, analysis = self._planner.make("analyse", (here,), Compiler(target), parsed.kept)
+            kept, analysis = self._planner.make("analyse", (here,), _compiling(target), parsed.kept)
         return dataclasses.replace(analysis, workload=workload, payload=kept)
 
     def odd_sizes(self, workload: Workload) -> Mapping[str, int] | None:
@@ -154,6 +155,23 @@ _DOING = {
 }  # fmt: skip
 
 
+def _reading(inputs: Inputs) -> Helper:
+    """Reads files and asks compilers for a child, through the inputs of a job."""
+
+    def read(name: str, arguments: Sequence[Any]) -> object:
+        if name in ("text", "beside", "resolve", "digest"):
+            *given, where = arguments
+            return getattr(inputs, name)(*given, where=where)
+        return getattr(inputs, name)(*arguments) if name in ("compiled", "triton") else nobody(name, arguments)
+
+    return read
+
+
+def _compiling(target: Target) -> Helper:
+    """Compiles for a child."""
+    return lambda name, arguments: target.facts(*arguments) if name == "facts" else nobody(name, arguments)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Parsed:
     """In place of a workload's payload."""
@@ -190,4 +208,33 @@ def _culprit(planner: Planner, asked: tuple[str, Job], inputs: Inputs, crashed: 
     _, job = asked
     if not isinstance(inputs, JobInputs):
         return job.path
-    return (crashing_line.of_crash(planner, asked, inputs) if crashed else None) or inputs.last or job.path
+    return (_crashing_line(planner, asked, inputs) if crashed else None) or inputs.last or job.path
+
+
+def _crashing_line(planner: Planner, asked: tuple[object, ...], inputs: JobInputs) -> str | None:
+    """`file:line` of what crashes the parser (`asked`: its request), or the file where no line can be found; None when
+    none of the files does it. The files that were read last are looked at first."""
+    until = time.monotonic() + LOOK_SECS
+
+    def dies(path: str, text: str) -> bool:
+        number = next(planner.numbers)
+        helper = _reading(inputs.with_text(path, text))
+        return planner.dies("parse", (number, *asked), helper, secs=ONE_SECS)
+
+    for path, text in reversed(list(inputs.texts().items())):
+        if time.monotonic() > until:
+            return None
+        if dies(path, ""):
+            continue
+        parts = text.splitlines(keepends=True)
+        fine, crash = 0, len(parts)
+        while crash - fine > 1:
+            if time.monotonic() > until:
+                return path
+            middle = (fine + crash) // 2
+            if dies(path, "".join(parts[:middle])):
+                crash = middle
+            else:
+                fine = middle
+        return f"{path}:{crash}"
+    return None

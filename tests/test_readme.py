@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,10 @@ def test_the_transcript_is_one() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= 120
+
+
+def test_no_folder_of_tests_is_left_out(request: pytest.FixtureRequest) -> None:
+    """pytest passes over folders of some names, `build` among them, and says nothing."""
+    tests = Path(__file__).parent
+    folders = {folder for path in tests.rglob("test_*.py") for folder in path.relative_to(tests).parts[:-1]}
+    assert not [each for each in folders if any(fnmatch(each, left) for left in request.config.getini("norecursedirs"))]

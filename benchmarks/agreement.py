@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import ctypes
 import importlib
 import json
 import os
 import shutil
 import statistics
+import struct
 import subprocess
 import sys
 import time
@@ -264,21 +264,17 @@ def by_events(torch: Any, launch: Callable[[], object]) -> list[float]:
 def launched(bundle: Path, torch: Any) -> Callable[[], None]:
     """The bundle's one launch on torch's stream, its machine code as fusiond runs it."""
     from fusiond.devices.cuda.driver import Driver
+    from fusiond.devices.cuda.modules import DriverModule
 
     made, binaries = read_bundle(bundle)
     (step,) = (each for each in made.steps if isinstance(each, Launch))
     vectors = {each.name: torch.rand(each.elements, device="cuda") for each in made.buffers}
-    driver = Driver()
     entry = read_table(binaries[step.source]).entries[step.entry]
-    function = driver.function(driver.load_module(binaries[step.source].read_bytes()), entry.mangled)
-    values: list[Any] = [ctypes.c_uint64(vectors[name].data_ptr()) for name in "zxy"]
-    values.append(ctypes.c_int(made.buffers[0].elements))
+    function = DriverModule(Driver(), binaries[step.source].read_bytes()).get_function(entry.mangled)
+    packed = struct.pack("3Qi", *(vectors[name].data_ptr() for name in "zxy"), made.buffers[0].elements)
 
     def launch() -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        driver.launch(
-            function, step.grid, step.block, 0, stream, [ctypes.addressof(each) for each in values], cooperative=False
-        )
+        function.launch(step, entry, packed, torch.cuda.current_stream().cuda_stream)
 
     return launch
 

@@ -143,7 +143,7 @@ def without_library(program: Program) -> Program:
             else each
             for each in program.buffers
         ),
-        steps=tuple(each for each in emit.launches(program) if not emit.is_library(each)),
+        steps=tuple(each for each in program.launches if not emit.is_library(each)),
         seams=(),
     )
 

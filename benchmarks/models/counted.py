@@ -184,6 +184,7 @@ def cut_torch(s: models.Sizes, dtype: str) -> tuple[Noting, Sequence[Any]]:
     processor: torch makes no gradients of a GPU's without one."""
     import torch
     from functorch.compile import make_boxed_func
+    from torch._inductor.compile_fx import compile_fx_inner
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils import _pytree as trees
 
@@ -198,7 +199,11 @@ def cut_torch(s: models.Sizes, dtype: str) -> tuple[Noting, Sequence[Any]]:
         return make_boxed_func(module.forward)
 
     torch._dynamo.reset()
-    training = in_torch.step(s, dtype, backend=lambda graph, inputs: backends._by_inductor(graph, inputs, compiled))
+
+    def by_inductor(graph: Any, inputs: Any) -> Any:
+        return backends._by_inductor(graph, inputs, compiled, compile_fx_inner)
+
+    training = in_torch.step(s, dtype, backend=by_inductor)
     with FakeTensorMode():
         kinds = {"float32": torch.float32, "int32": torch.int32}
         training(*trees.tree_map(lambda of: torch.empty(of.shape, dtype=kinds[str(of.dtype)]), models.arrays(s)))

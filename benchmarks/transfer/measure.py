@@ -26,7 +26,7 @@ from fusiond_transfer.analysis.schedule import Schedule
 from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import emit
-from fusiond_transfer.codegen.emit import Execution
+from fusiond_transfer.codegen.buffers import Execution
 from fusiond_transfer.codegen.probes import probes
 from fusiond_transfer.frontend.graph import Graph, Mix
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks.rivals import child, rival_rows
@@ -20,6 +19,7 @@ from benchmarks.rivals.frameworks import NumPy, lacks
 from fusiond.build.exporting.bundle import write_bundle
 from fusiond.devices import timing
 from fusiond.devices.base import ExecutionError
+from fusiond.devices.cuda.modules import DriverFunction
 from fusiond.devices.timing import Sampling
 from fusiond.model.outcomes import DeviceState, Measurement, Outcome, Purpose
 from fusiond.model.program import Launch, Program
@@ -215,11 +215,7 @@ class Doubling:
     def function(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         assert set(given) == {"x", "y"}
         for each in self.launches:
-            values = np.frombuffer(each.packed, np.uint8)
-            self.gpu.driver.launch(
-                each.function, each.step.grid, each.step.block, 0, self.streams[-1],
-                [values.ctypes.data + part.offset_bytes for part in each.entry.parameters], cooperative=False,
-            )  # fmt: skip
+            DriverFunction(self.gpu.driver, each.function).launch(each.step, each.entry, each.packed, self.streams[-1])
         return {name: (self.factor * array).astype(array.dtype) for name, array in given.items()}
 
 

@@ -16,6 +16,8 @@ from fusiond_hfuse.frontend.python_slice import PythonSlice, sliced
 
 KERNEL = '''\
 """A file as people write them."""
+from __future__ import annotations
+
 import missing_framework as framework
 import triton
 import triton.language as tl

@@ -40,7 +40,7 @@ class Called:
     def read(self, buffer: str) -> Array:
         return self._framework.taken(self._made[buffer]).reshape(-1)
 
-    def snapshot(self) -> None:
+    def snapshot(self, *, outputs: bool = False) -> None:
         pass
 
     def restore(self) -> None:

@@ -16,5 +16,5 @@
     recording.py  what comes after a measurement, beside the next one
     context.py    what every phase needs
 
-The finals are tested in tests/test_answers.py and tests/test_tuner.py, lanes and contention in tests/tuning.
+The finals are tested in tests/tuning/test_answers.py and test_tuner.py, lanes and contention in test_lanes.py.
 """

@@ -1,4 +1,4 @@
-"""`best --export`: which Program it takes from the store, and what it builds. What files hold: tests/exporting."""
+"""`best --export`: which Program it takes and what it builds. What files hold: tests/build/exporting."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from fusiond.model.errors import NothingKnown, RequestError
 from fusiond.model.program import decode
 from fusiond.service.client.exporting import export
 from fusiond.store.database import Store
-from tests.exporting import programs
+from tests.build.exporting import programs
 
 FUSED, UNFUSED = programs.several().program, programs.one().program
 

@@ -13,7 +13,7 @@ from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.tuning import tuner
-from tests.test_tuner_cpu import BODIES, Faulty, Plugin
+from tests.tuning.test_tuner_cpu import BODIES, Faulty, Plugin
 
 EXPECTED = {"right": Outcome.MEASURED, "does_not_compile": Outcome.BUILD_FAILED}
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fusiond.service.frameworks import region_answers
-from tests.frameworks.answered import answered, db
+from tests.service.frameworks.answered import answered, db
 
 __all__ = ["answered", "db"]
 

@@ -20,7 +20,7 @@ import fusiond.jax as fused  # noqa: E402
 from fusiond.jax import regions  # noqa: E402
 from fusiond.service.frameworks import region_answers  # noqa: E402
 from fusiond.service.frameworks.region_answers import Found  # noqa: E402
-from tests.frameworks.answered import emitted  # noqa: E402
+from tests.service.frameworks.answered import emitted  # noqa: E402
 
 
 def normal(*shape: int, seed: int = 0) -> Any:
@@ -407,7 +407,7 @@ import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import fusiond.jax as fused
 from fusiond.service.frameworks import region_answers
-from tests.frameworks.answered import emitted
+from tests.service.frameworks.answered import emitted
 region_answers.Asker.look = lambda self, question: emitted(question)
 function = fused.fuse(lambda x: jax.nn.softmax(x) * 2 + 1, always=True, db="/nonexistent/store.sqlite")
 outer = jax.jit(lambda x: function(x) + 1)

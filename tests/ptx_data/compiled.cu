@@ -1,5 +1,5 @@
 // Kernels whose PTX is kept in compiled.ptx.gz, as nvcc makes it for sm_90: what CUDA C++ has that is seldom written, and
-// often included. tests/counting/test_compiled.py says what each computes.
+// often included. tests/devices/counting/test_compiled.py says what each computes.
 #include <cassert>
 #include <cooperative_groups.h>
 #include <cooperative_groups/memcpy_async.h>

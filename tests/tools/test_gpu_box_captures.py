@@ -11,7 +11,7 @@ from fusiond.build import gxx
 from fusiond.cuda.capture import driver_watcher
 from tools.gpu_box import captures
 
-PROGRAM = Path(__file__).parent.parent / "capture" / "programs" / "calls_driver.cpp"
+PROGRAM = Path(__file__).parent.parent / "cuda" / "capture" / "programs" / "calls_driver.cpp"
 
 
 def test_a_program_beside_itself(fake_libcuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from fusiond.service.frameworks.region_answers import Found, Question  # noqa: E
 from fusiond.torch import explain  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
 from fusiond.torch.splicing import SplicedRegion  # noqa: E402
-from tests.frameworks.answered import answer, emitted  # noqa: E402
+from tests.service.frameworks.answered import answer, emitted  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -19,7 +19,7 @@ from fusiond.torch import combining, explain  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
 from fusiond.torch.combining import CombinedGraph, LaunchRound  # noqa: E402
 from fusiond.torch.explaining import CompiledGraphs  # noqa: E402
-from tests.frameworks.answered import answer, measured  # noqa: E402
+from tests.service.frameworks.answered import answer, measured  # noqa: E402
 
 from . import interpreting, without_gpu  # noqa: E402
 from .combined import adam, adams, norms  # noqa: E402

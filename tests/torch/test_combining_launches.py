@@ -24,7 +24,7 @@ from fusiond.service.frameworks.running import LaidOutPlan, LaunchFailed, StepPl
 from fusiond.torch import combining, rounds
 from fusiond.torch.combining import CombinedGraph
 from fusiond.torch.explaining import CompiledGraphs
-from tests.frameworks.answered import answer, measured
+from tests.service.frameworks.answered import answer, measured
 
 from . import interpreting
 from .interpreting import STREAM

@@ -22,7 +22,7 @@ from fusiond.service.frameworks.region_answers import Found  # noqa: E402
 from fusiond.torch import explain, importer, recording, regions, rolling  # noqa: E402
 from fusiond.torch.backend import backend  # noqa: E402
 from fusiond.torch.graphs import Tensor  # noqa: E402
-from tests.frameworks.answered import answer, emitted  # noqa: E402
+from tests.service.frameworks.answered import answer, emitted  # noqa: E402
 
 from .conftest import computed  # noqa: E402
 

@@ -16,9 +16,9 @@ from fusiond.service.frameworks.running import CudaMachine, LaunchFailed, Machin
 from fusiond.torch import importer, regions
 from fusiond.torch.graphs import FxGraph, Tensor
 from fusiond.torch.regions import FxSegment
-from tests.frameworks.answered import emitted
+from tests.build.exporting import driver as stand_in
+from tests.service.frameworks.answered import emitted
 
-from ..exporting import driver as stand_in
 from .recorded import Recorder, adam, cross_entropy, perceptron
 
 jax = pytest.importorskip("jax", reason="the oracle is JAX")

@@ -23,8 +23,8 @@ from triton.runtime.jit import _triton_jit_function_registry
 from fusiond.build import gxx
 from fusiond.cuda.recording import machines
 from fusiond.service.frameworks import launching
+from tests.build.exporting.test_ptx import PtxDriver
 from tests.cuda.recording.interpreted import images
-from tests.exporting.test_ptx import PtxDriver
 
 PACKED = {"i1": "?", "u1": "?", "i8": "b", "u8": "B", "i16": "h", "i32": "i", "u32": "I", "i64": "q", "u64": "Q",
           "fp16": "e", "fp32": "f", "fp64": "d"}  # fmt: skip

@@ -19,7 +19,7 @@ from tools.gpu_box.box import Box, tool
 GPU_TESTS = (
     "tests/devices/test_cuda_contract.py",
     "tests/devices/cuda/test_on_a_gpu.py",
-    "tests/exporting/test_on_a_gpu.py",
+    "tests/build/exporting/test_on_a_gpu.py",
     "tests/torch/test_combining_on_a_gpu.py",
     "tests/triton/test_on_a_gpu.py",
 )

@@ -7,7 +7,7 @@ import pytest
 from fusiond.cuda.recording import groups
 from fusiond.service.frameworks import region_answers
 from fusiond.service.frameworks.region_answers import Askable
-from tests.frameworks.answered import answered, db, on_gpu
+from tests.service.frameworks.answered import answered, db, on_gpu
 
 __all__ = ["answered", "db", "on_gpu"]
 

@@ -13,7 +13,7 @@ from fusiond.build import gxx
 from fusiond.cuda.recording import machines
 from fusiond.model.program import Program
 from fusiond.service.frameworks import launching
-from tests.exporting.test_ptx import PtxDriver
+from tests.build.exporting.test_ptx import PtxDriver
 
 N = 1000
 

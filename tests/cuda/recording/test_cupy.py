@@ -20,8 +20,8 @@ from fusiond.cuda.recording.origins import Origin
 from fusiond.devices.cpu import native
 from fusiond.model.program import Program
 from fusiond.service.frameworks import launching
+from tests.build.exporting import driver as stand_in
 
-from ...exporting import driver as stand_in
 from .interpreted import Device
 from .test_launch import SAMPLES, SOURCE, N, states
 

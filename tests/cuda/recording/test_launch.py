@@ -24,7 +24,7 @@ from fusiond.cuda.recording.arguments import Array
 from fusiond.cuda.recording.origins import CompilerOptions
 from fusiond.service.frameworks import region_answers
 from fusiond.service.frameworks.region_answers import Found
-from tests.frameworks.answered import emitted
+from tests.service.frameworks.answered import emitted
 
 SOURCE = r"""
 extern "C" __global__ void scale(const float* x, float* y, float by, int n) {

@@ -1,5 +1,5 @@
 // What of the CUDA driver's interface is used here, as cuda.h of CUDA 13.0 has it: no toolkit is needed to build this.
-// tests/capture/test_watcher.py compares it with a cuda.h where there is one.
+// tests/cuda/capture/test_watcher.py compares it with a cuda.h where there is one.
 #pragma once
 
 #include <cstddef>

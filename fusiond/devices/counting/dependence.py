@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fusiond.model.program import Bytes, HostCall, Launch, Pointer, Program
-from fusiond.model.ptx.flat import PtxInstruction, PtxKernel
-from fusiond.model.ptx.operands import Negated, Operand, PtxAddress, PtxName, PtxTensorAddress, PtxVector, RegisterPair
+from fusiond.model.ptx.flat import PtxInstruction, PtxKernel, names
+from fusiond.model.ptx.operands import Operand, PtxAddress, PtxGroup, PtxName, PtxTensorAddress
 
 ANY = "*"  #: An address of which nobody knows where it is from
 _ENDS = ("ret", "exit", "bra", "brx", "bar", "barrier", "trap")
@@ -174,18 +174,8 @@ class _Analysis:
 
 def _names(operands: Iterable[Operand]) -> Iterator[str]:
     for each in operands:
-        if isinstance(each, PtxName):
-            yield each.name
-        elif isinstance(each, Negated):
-            yield each.name.name
-        elif isinstance(each, PtxAddress):
-            yield from _names([each.base])
-        elif isinstance(each, PtxTensorAddress):
-            yield from _names([each.base, each.coordinates])
-        elif isinstance(each, PtxVector):
-            yield from _names(each.items)
-        elif isinstance(each, RegisterPair):
-            yield from _names([each.first, each.second])
+        if not isinstance(each, PtxGroup):  # of a call that was expanded: the function's body stands behind it
+            yield from names(each)
 
 
 # --- of a program ---------------------------------------------------------------------------------------

@@ -272,8 +272,15 @@ def _ptx(toolkit: Toolkit, cache: BuildCache, source: Source, arch: str) -> Name
     if isinstance(options, BuildFailed):
         return options
     recipe = [
-        _RECIPE, "ptx", source.text, source.entries, source.symbols, options.nvcc, source.defines, source.include_dirs,
-    ]  # fmt: skip
+        _RECIPE,
+        "ptx",
+        source.text,
+        source.entries,
+        source.symbols,
+        options.nvcc,
+        source.defines,
+        source.include_dirs,
+    ]
     key = content_key([*recipe, _file_name(source), arch, toolkit.version])
     known = _known_ptx(cache, key)
     if known is not None:

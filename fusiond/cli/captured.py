@@ -52,11 +52,15 @@ def _show(made: Mapping[str, Any]) -> None:
     render.table(f"kernels (occupancy and waves: {made['gpu']})", heads, rows)
     groups = [
         (
-            ",".join(map(str, each["kernels"])), " + ".join(each["names"]), " + ".join(map(_lengths, each["grids"])),
-            each["count"], f"{each['hidden_us'] * each['count']:.1f}", "; ".join(each["reasons"]),
+            ",".join(map(str, each["kernels"])),
+            " + ".join(each["names"]),
+            " + ".join(map(_lengths, each["grids"])),
+            each["count"],
+            f"{each['hidden_us'] * each['count']:.1f}",
+            "; ".join(each["reasons"]),
         )
         for each in made["groups"][:MOST_GROUPS]
-    ]  # fmt: skip
+    ]
     if groups:
         render.table(
             "launches that do not need each other", ("pick", "kernels", "grids", "times", "hides us", ""), groups

@@ -34,11 +34,17 @@ def _cells(row: Row) -> tuple[object, ...]:
     least, dram = row["minimal_bytes"], row["dram_bytes"]
     phases = row["shared_minimal_wavefronts"]
     return (
-        *begin, size(asked), f"{100 * asked / sectors:.0f} %" if sectors else "", size(dram) + _error(row), size(least),
-        f"{dram / least:.2f}" if least else "", f"{row['shared_wavefronts'] / phases:.2f}" if phases else "",
-        "" if row["occupancy"] is None else f"{100 * row['occupancy']:.0f} %", microseconds(row["bound_us"]),
+        *begin,
+        size(asked),
+        f"{100 * asked / sectors:.0f} %" if sectors else "",
+        size(dram) + _error(row),
+        size(least),
+        f"{dram / least:.2f}" if least else "",
+        f"{row['shared_wavefronts'] / phases:.2f}" if phases else "",
+        "" if row["occupancy"] is None else f"{100 * row['occupancy']:.0f} %",
+        microseconds(row["bound_us"]),
         row["binding"],
-    )  # fmt: skip
+    )
 
 
 def _error(row: Row) -> str:

@@ -40,11 +40,16 @@ def run(arguments: argparse.Namespace) -> int:
     columns = ("name", "model", "arch", "multiprocessors", "memory", "evidence", "state")
     rows = [
         (
-            info.name, info.model, info.arch, info.limits.multiprocessors, f"{info.memory_bytes / 2**30:.0f} GiB",
-            info.evidence, _state(each),
+            info.name,
+            info.model,
+            info.arch,
+            info.limits.multiprocessors,
+            f"{info.memory_bytes / 2**30:.0f} GiB",
+            info.evidence,
+            _state(each),
         )
         for info, each in zip(found, entries, strict=True)
-    ]  # fmt: skip
+    ]
     render.table("", columns, rows)
     for kind, texts in missing.items():
         for text in texts:
@@ -88,9 +93,12 @@ def entry(info: DeviceInfo, sick: str | None, user: NameHolder | None) -> dict[s
     """A device as JSON; `sick` is null when it is well, `used_by` when no fusiond has its lock."""
     return {
         **{name: getattr(info, name) for name in ("name", "key", "model", "arch", "memory_bytes", "uuid", "mig")},
-        "multiprocessors": info.limits.multiprocessors, "evidence": info.evidence, "env": dict(info.env), "sick": sick,
+        "multiprocessors": info.limits.multiprocessors,
+        "evidence": info.evidence,
+        "env": dict(info.env),
+        "sick": sick,
         "used_by": None if user is None else str(user),
-    }  # fmt: skip
+    }
 
 
 def _state(entry: Mapping[str, Any]) -> str:

@@ -96,9 +96,13 @@ def _history(store: Store, row: JobRow) -> list[Record]:
 
 
 def _document(
-    row: JobRow, rejections: list[Rejection], trials: list[Trial], finals: dict[str, list[Measurement]], lost: Lost,
+    row: JobRow,
+    rejections: list[Rejection],
+    trials: list[Trial],
+    finals: dict[str, list[Measurement]],
+    lost: Lost,
     history: list[Record],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     record = history[0] if history else None
     return {
         "job": {**job_entry(row), "finding": row.finding or None},
@@ -123,12 +127,15 @@ def _document(
         "answer": None
         if record is None
         else {
-            "verdict": record.verdict.value, "config": dict(record.config) if record.config else None,
+            "verdict": record.verdict.value,
+            "config": dict(record.config) if record.config else None,
             **{name: getattr(record, name) for name in ("baseline", "speedup", "processes", "ended")},
-            "ci95": list(record.ci95) if record.ci95 else None, "checks": list(record.checks),
-            "figures": dict(record.figures), "counted": [dict(each) for each in record.counted],
+            "ci95": list(record.ci95) if record.ci95 else None,
+            "checks": list(record.checks),
+            "figures": dict(record.figures),
+            "counted": [dict(each) for each in record.counted],
         },
-    }  # fmt: skip
+    }
 
 
 _OF_TRIAL = ("sequence", "role", "origin", "reason", "ratio", "time_us", "worst_error")
@@ -136,10 +143,13 @@ _OF_TRIAL = ("sequence", "role", "origin", "reason", "ratio", "time_us", "worst_
 
 def _trial(trial: Trial) -> dict[str, Any]:
     return {
-        **{name: getattr(trial, name) for name in _OF_TRIAL}, "config": dict(trial.config),
-        "resolved": dict(trial.resolved), "outcome": trial.outcome.value, "program": trial.program_key,
+        **{name: getattr(trial, name) for name in _OF_TRIAL},
+        "config": dict(trial.config),
+        "resolved": dict(trial.resolved),
+        "outcome": trial.outcome.value,
+        "program": trial.program_key,
         "effort": None if trial.measurement is None else plain(trial.measurement.effort),
-    }  # fmt: skip
+    }
 
 
 def _final(measurement: Measurement) -> dict[str, Any]:
@@ -150,9 +160,15 @@ def _final(measurement: Measurement) -> dict[str, Any]:
 
 
 def _print(
-    row: JobRow, rejections: list[Rejection], trials: list[Trial], finals: dict[str, list[Measurement]], lost: Lost,
-    history: list[Record], *, told: bool,
-) -> None:  # fmt: skip
+    row: JobRow,
+    rejections: list[Rejection],
+    trials: list[Trial],
+    finals: dict[str, list[Measurement]],
+    lost: Lost,
+    history: list[Record],
+    *,
+    told: bool,
+) -> None:
     """`told`: what the answer's programs wait for is said elsewhere."""
     output.say(f"job {row.id} ({row.kind}) is {row.state.value}: {row.workload_name} [{row.strategy}] on {row.device}")
     output.say(*filter(None, (row.problem and f"problem: {row.problem}", row.finding)))

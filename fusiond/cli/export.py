@@ -108,10 +108,13 @@ def t4(row: JobRow, trials: Iterable[Trial], evidence: str) -> dict[str, Any]:
         samples = trial.measurement.span_us if trial.measurement is not None else ()
         valid = trial.outcome is Outcome.MEASURED and bool(samples)
         result: dict[str, Any] = {
-            "configuration": dict(trial.config), "objectives": [name],
+            "configuration": dict(trial.config),
+            "objectives": [name],
             "times": {"runtimes": [each / 1e3 for each in samples] if evidence == "measured" else []},
-            "invalidity": INVALIDITY[trial.outcome], "correctness": int(valid), "measurements": [],
-        }  # fmt: skip
+            "invalidity": INVALIDITY[trial.outcome],
+            "correctness": int(valid),
+            "measurements": [],
+        }
         if valid and trial.time_us is not None:
             result["measurements"] = [{"name": name, "value": trial.time_us / 1e3, "unit": "ms"}]
             if trial.ratio is not None:
@@ -131,12 +134,16 @@ def _lines(trials: Sequence[Trial], evidence: str) -> list[dict[str, Any]]:
     knobs = list(dict.fromkeys(name for trial in trials for name in trial.config))
     return [
         {
-            "trial": trial.sequence, "origin": trial.origin, "outcome": trial.outcome.value,
-            f"{TIMES[evidence]}_us": trial.time_us, "unfused_over_fused": trial.ratio,
-            **{name: trial.config.get(name) for name in knobs}, "reason": trial.reason,
+            "trial": trial.sequence,
+            "origin": trial.origin,
+            "outcome": trial.outcome.value,
+            f"{TIMES[evidence]}_us": trial.time_us,
+            "unfused_over_fused": trial.ratio,
+            **{name: trial.config.get(name) for name in knobs},
+            "reason": trial.reason,
         }
         for trial in trials
-    ]  # fmt: skip
+    ]
 
 
 def _table(entries: Sequence[dict[str, Any]]) -> str:

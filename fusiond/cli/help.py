@@ -45,8 +45,11 @@ def _manual() -> list[str]:
                 lines += [".TP", f".B {_roff(names + (value if takes else ''))}", _roff(said)]
     lines += [".SH EXIT STATUS"]
     for status, meaning in (
-        ("0", "done"), ("1", "failed"), ("2", "the request was wrong"), ("3", "nothing is known yet"),
-    ):  # fmt: skip
+        ("0", "done"),
+        ("1", "failed"),
+        ("2", "the request was wrong"),
+        ("3", "nothing is known yet"),
+    ):
         lines += [".TP", f".B {status}", meaning]
     lines += [".SH ENVIRONMENT", ".TP", ".B FUSIOND_DB", "the store", ".TP", ".B FUSIOND_CACHE", "the build cache"]
     return lines

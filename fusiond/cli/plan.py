@@ -29,9 +29,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB.yaml")
     parser.add_argument("--arch", metavar="sm_90", help="plan for this architecture, whether it is here or not")
     parser.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[],
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
         help="the first seed, changed: shown, and written by --emit",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--count", action="store_true", help="count what each launch would pay on an H100, on the processor"
     )

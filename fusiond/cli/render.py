@@ -47,9 +47,12 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
 
 
 def listing(
-    arguments: argparse.Namespace, document: Any, columns: Sequence[str], rows: Iterable[Sequence[object]],
+    arguments: argparse.Namespace,
+    document: Any,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
     none: str = "",
-) -> int:  # fmt: skip
+) -> int:
     """A command's answer, as a document with `--json`, else as a table, or `none` where that has no rows; the exit
     status 0."""
     if arguments.json:

@@ -51,11 +51,15 @@ class Live:
             return self._standings.of(self._job)
 
         self._bar = Bar(
-            SpinnerColumn(), TextColumn("{task.fields[phase]}"), BarColumn(bar_width=30), MofNCompleteColumn(),
+            SpinnerColumn(),
+            TextColumn("{task.fields[phase]}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
             _About(lambda each: "" if each.best is None else f"best {each.best:.2f}x", standing),
             _About(lambda each: "" if each.left_secs is None else f"about {duration(each.left_secs)} left", standing),
-            console=Console(stderr=True, emoji=False, highlight=False), transient=True,
-        )  # fmt: skip
+            console=Console(stderr=True, emoji=False, highlight=False),
+            transient=True,
+        )
         self._task: TaskID = self._bar.add_task("", total=None, phase="starting")
 
     def __enter__(self) -> Live:

@@ -139,10 +139,13 @@ def work(
 
     def best(question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:
         return content_lookup.best_of_jobs(
-            store.path, registry,
+            store.path,
+            registry,
             content_lookup.ready(registry, plugins.read(registry, question.path, question.text), question.sizes),
-            device=question.device, cache=question.cache, elsewhere=ask,
-        )  # fmt: skip
+            device=question.device,
+            cache=question.cache,
+            elsewhere=ask,
+        )
 
     def elsewhere(question: BestQuery) -> dict[str, Any] | None:
         """By a name: what it stands for here is asked there."""
@@ -151,9 +154,14 @@ def work(
         if not families and not asks:
             return None
         found = content_lookup.imported(
-            store.path, registry, content_lookup.families(registry, question.name, None), device=question.device,
-            sizes=question.sizes, cache=question.cache, elsewhere=ask if asks else None,
-        )  # fmt: skip
+            store.path,
+            registry,
+            content_lookup.families(registry, question.name, None),
+            device=question.device,
+            sizes=question.sizes,
+            cache=question.cache,
+            elsewhere=ask if asks else None,
+        )
         if found is not None:
             content_lookup.queue_check_of_name(store.path, registry, question.name, None, found)
         return found
@@ -172,9 +180,17 @@ def work(
         return probe(registry.provider(device.name, where="device"), device)
 
     return DaemonWork(
-        run_job=run_job, submit=submit, best=best, devices=devices, busy=busy, probe=look, again=again,
-        plugins=lambda: [dataclasses.asdict(each) for each in registry.states], elsewhere=elsewhere, answered=answered,
-    )  # fmt: skip
+        run_job=run_job,
+        submit=submit,
+        best=best,
+        devices=devices,
+        busy=busy,
+        probe=look,
+        again=again,
+        plugins=lambda: [dataclasses.asdict(each) for each in registry.states],
+        elsewhere=elsewhere,
+        answered=answered,
+    )
 
 
 class Missed:

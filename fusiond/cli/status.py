@@ -16,9 +16,13 @@ LATEST = 5  #: Answers that are shown
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--watch", metavar="SECS", nargs="?", type=float, const=1.0,
+        "--watch",
+        metavar="SECS",
+        nargs="?",
+        type=float,
+        const=1.0,
         help="show devices and queue until Ctrl-C, every SECS seconds (default 1)",
-    )  # fmt: skip
+    )
     options.add_store(parser)
 
 

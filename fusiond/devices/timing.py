@@ -87,14 +87,24 @@ def _sampled(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> 
         _refuse_noise(samples[0], samples[1], plan.noise_limit)
     width = half_width(_logs(samples))
     effort = Effort(
-        runs=runs, warm_up_secs=warmed.secs, steady=warmed.steady, half_width=width if math.isfinite(width) else None,
-        gate_failures=sum(each.gate_failures for each in programs) - failures, retries=retries,
-    )  # fmt: skip
+        runs=runs,
+        warm_up_secs=warmed.secs,
+        steady=warmed.steady,
+        half_width=width if math.isfinite(width) else None,
+        gate_failures=sum(each.gate_failures for each in programs) - failures,
+        retries=retries,
+    )
     return Measurement(
-        span_us=tuple(samples[0]), baseline_us=tuple(samples[1]) if paired else (), clock=clock,
-        cache="cold" if plan.cold else "warm", purpose=plan.purpose, before=before, after=_with_drift(before, after),
-        dropped=dropped, effort=effort,
-    )  # fmt: skip
+        span_us=tuple(samples[0]),
+        baseline_us=tuple(samples[1]) if paired else (),
+        clock=clock,
+        cache="cold" if plan.cold else "warm",
+        purpose=plan.purpose,
+        before=before,
+        after=_with_drift(before, after),
+        dropped=dropped,
+        effort=effort,
+    )
 
 
 def _logs(samples: Sequence[Sequence[float]]) -> list[float]:

@@ -134,9 +134,14 @@ def ready(registry: Registry, wanted: Iterable[Job], sizes: Mapping[str, int] | 
 
 
 def remember(
-    database: Path, registry: Registry, path: Path | str, text: str, wanted: Sequence[Job], found: Sequence[Prepared],
+    database: Path,
+    registry: Registry,
+    path: Path | str,
+    text: str,
+    wanted: Sequence[Job],
+    found: Sequence[Prepared],
     sizes: Mapping[str, int] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Keep what a job file stands for (`memory`), where that depends on nothing but files. `wanted`: as the file says
     it; `found`: the same, parsed, with the `sizes` that were given, perhaps for another device or budget."""
     if not isinstance(registry, IsolatedRegistry) or registry.here is None or len(wanted) != len(found):
@@ -169,16 +174,27 @@ def _digest_of(file: str, text: str) -> str | None:
 
 def _question(job: Job, workload: Workload) -> job_cache.RememberedWorkload:
     return job_cache.RememberedWorkload(
-        key=workload.key, content=workload.content_key, family=workload.content_family_key, name=workload.name,
-        sizes=dict(workload.sizes), device=job.device, search=canonical(job.search), cache=job.search.cache,
+        key=workload.key,
+        content=workload.content_key,
+        family=workload.content_family_key,
+        name=workload.name,
+        sizes=dict(workload.sizes),
+        device=job.device,
+        search=canonical(job.search),
+        cache=job.search.cache,
         path=job.path,
-    )  # fmt: skip
+    )
 
 
 def best_of_jobs(
-    database: Path, registry: Registry, wanted: Iterable[Prepared], *, device: str | None = None,
-    cache: str | None = None, elsewhere: Elsewhere | None = None,
-) -> tuple[dict[str, Any] | NothingKnown, ...]:  # fmt: skip
+    database: Path,
+    registry: Registry,
+    wanted: Iterable[Prepared],
+    *,
+    device: str | None = None,
+    cache: str | None = None,
+    elsewhere: Elsewhere | None = None,
+) -> tuple[dict[str, Any] | NothingKnown, ...]:
     """For each job the document of `best --json`, or why there is none. What is given overrules the job. `elsewhere`
     is asked for what neither this box nor an import knows.
 
@@ -197,9 +213,13 @@ def best_of_jobs(
 
 
 def _best_of(
-    database: Path, registry: Registry, asked: job_cache.RememberedWorkload, device: str, cache: str,
+    database: Path,
+    registry: Registry,
+    asked: job_cache.RememberedWorkload,
+    device: str,
+    cache: str,
     elsewhere: Elsewhere | None,
-) -> dict[str, Any] | NothingKnown:  # fmt: skip
+) -> dict[str, Any] | NothingKnown:
     document = job_cache.answer(database, asked, device, cache, says(registry))
     if document is None or (not isinstance(document, NothingKnown) and document["match"] == "nearest"):
         found = imported(
@@ -211,9 +231,15 @@ def _best_of(
 
 
 def imported(
-    database: Path, registry: Registry, families: Collection[str], *, device: str | None,
-    sizes: Mapping[str, int] | None, cache: str, elsewhere: Elsewhere | None = None,
-) -> dict[str, Any] | None:  # fmt: skip
+    database: Path,
+    registry: Registry,
+    families: Collection[str],
+    *,
+    device: str | None,
+    sizes: Mapping[str, int] | None,
+    cache: str,
+    elsewhere: Elsewhere | None = None,
+) -> dict[str, Any] | None:
     """What other boxes found for a content on a device like one of this machine; None where nobody did. What was not
     imported is asked for `elsewhere`."""
     if not os.path.exists(exchange_file(os.fspath(database))):
@@ -222,9 +248,16 @@ def imported(
 
     def look() -> dict[str, Any] | None:
         return find.best_of(
-            database, families=families, sizes=sizes, device=device, devices=devices, cache=cache,
-            driver=driver.version(), version=__version__, says=says(registry),
-        )  # fmt: skip
+            database,
+            families=families,
+            sizes=sizes,
+            device=device,
+            devices=devices,
+            cache=cache,
+            driver=driver.version(),
+            version=__version__,
+            says=says(registry),
+        )
 
     found = look()
     if elsewhere is None or (found is not None and found["match"] != "nearest"):

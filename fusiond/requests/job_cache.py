@@ -37,9 +37,18 @@ class RememberedWorkload:
     __slots__ = ("cache", "content", "device", "family", "key", "name", "path", "search", "sizes")
 
     def __init__(
-        self, *, key: str, content: str, family: str, name: str, sizes: Mapping[str, int], device: str, search: str,
-        cache: str, path: str,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        key: str,
+        content: str,
+        family: str,
+        name: str,
+        sizes: Mapping[str, int],
+        device: str,
+        search: str,
+        cache: str,
+        path: str,
+    ) -> None:
         self.key, self.content, self.family, self.name, self.sizes = key, content, family, name, sizes
         self.device, self.search, self.cache, self.path = device, search, cache, path
 
@@ -65,9 +74,16 @@ def answer(
 
     try:
         return lookup.best_of(
-            database, family=asked.family, sizes=asked.sizes, name=asked.name, device=device, driver=driver.version(),
-            version=__version__, cache=cache, says=says,
-        )  # fmt: skip
+            database,
+            family=asked.family,
+            sizes=asked.sizes,
+            name=asked.name,
+            device=device,
+            driver=driver.version(),
+            version=__version__,
+            cache=cache,
+            says=says,
+        )
     except NothingKnown as problem:
         return problem
 
@@ -87,9 +103,14 @@ def unknown(database: os.PathLike[str] | str, asked: RememberedWorkload, device:
 
 
 def same_jobs(
-    database: os.PathLike[str] | str, known: Remembered, *, device: str | None, trials: int | None, seed: int | None,
+    database: os.PathLike[str] | str,
+    known: Remembered,
+    *,
+    device: str | None,
+    trials: int | None,
+    seed: int | None,
     priority: int,
-) -> tuple[str, ...]:  # fmt: skip
+) -> tuple[str, ...]:
     """The ids of the jobs that tune all of this already, at that priority or above; none where one of them does not.
     What is given overrules the job file."""
     found = []
@@ -147,10 +168,17 @@ def _holds(entry: Mapping[str, Any], path: str, text: bytes | None) -> bool:
 
 
 def remember(
-    database: os.PathLike[str] | str, path: os.PathLike[str] | str, text: str, questions: Iterable[RememberedWorkload],
-    sizes: Mapping[str, int] | None, *, files: Mapping[str, str], looked: Mapping[str, str], says: lookup.Says,
+    database: os.PathLike[str] | str,
+    path: os.PathLike[str] | str,
+    text: str,
+    questions: Iterable[RememberedWorkload],
+    sizes: Mapping[str, int] | None,
+    *,
+    files: Mapping[str, str],
+    looked: Mapping[str, str],
+    says: lookup.Says,
     here: Environment,
-) -> None:  # fmt: skip
+) -> None:
     """Keep it for the next process, where a file can be written beside the store. `files`: path -> digest of the bytes
     that were read; `looked`: path -> the file that was found there, or nothing."""
     target = _file(database, path, sizes)
@@ -162,12 +190,18 @@ def remember(
         if any(sources.text_key(sources.read(file)) != digest for file, digest in files.items()):
             return  # it has changed since it was parsed
         entry = {
-            "fusiond": __version__, "text": sources.text_key(text.encode(errors="surrogatepass")),
-            "files": {file: digest for file, digest in files.items() if file not in large}, "large": large,
-            "looked": dict(looked), "environment": here.digest, "folders": here.folders, "packages": here.packages,
-            "versions": dict(says.versions), "wrong": {name: sorted(each) for name, each in says.wrong.items()},
+            "fusiond": __version__,
+            "text": sources.text_key(text.encode(errors="surrogatepass")),
+            "files": {file: digest for file, digest in files.items() if file not in large},
+            "large": large,
+            "looked": dict(looked),
+            "environment": here.digest,
+            "folders": here.folders,
+            "packages": here.packages,
+            "versions": dict(says.versions),
+            "wrong": {name: sorted(each) for name, each in says.wrong.items()},
             "questions": [{name: getattr(each, name) for name in RememberedWorkload.__slots__} for each in questions],
-        }  # fmt: skip
+        }
         data = json.dumps(entry).encode()
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
         with open(os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as stream:

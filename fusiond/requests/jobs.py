@@ -49,9 +49,13 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 def read(
-    path: Path | str, text: str | None = None, *, device: str | None = None, trials: int | None = None,
+    path: Path | str,
+    text: str | None = None,
+    *,
+    device: str | None = None,
+    trials: int | None = None,
     seed: int | None = None,
-) -> tuple[Job, ...]:  # fmt: skip
+) -> tuple[Job, ...]:
     """The jobs of one file (several where it sweeps a size, or measures both caches). `text` stands in for the file's
     content; the other arguments overrule what the file says.
 

@@ -30,15 +30,19 @@ class KernelFacts:
     def as_json(self) -> dict[str, Any]:
         facts, occupancy = self.facts, self.occupancy
         return {
-            "candidate": self.candidate, "launch": self.launch, "entry": self.entry,
+            "candidate": self.candidate,
+            "launch": self.launch,
+            "entry": self.entry,
             "registers": facts and facts.registers,
             "shared_bytes": facts and facts.shared_bytes + self.dynamic_shared_bytes,
             "barriers": facts and facts.barriers,
-            "spill_bytes": facts and facts.spill_store_bytes + facts.spill_load_bytes, "threads": self.threads,
+            "spill_bytes": facts and facts.spill_store_bytes + facts.spill_load_bytes,
+            "threads": self.threads,
             "blocks_per_sm": occupancy and occupancy.blocks_per_sm,
-            "occupancy": occupancy and round(occupancy.ratio, 4), "limited_by": occupancy and occupancy.limited_by,
+            "occupancy": occupancy and round(occupancy.ratio, 4),
+            "limited_by": occupancy and occupancy.limited_by,
             "problem": self.problem,
-        }  # fmt: skip
+        }
 
 
 def kernel_facts(target: Target, programs: Mapping[str, Program]) -> tuple[KernelFacts, ...] | None:
@@ -57,10 +61,15 @@ def kernel_facts(target: Target, programs: Mapping[str, Program]) -> tuple[Kerne
             else:
                 failed = "" if step.entry in entries else "the compiler says nothing of this entry"
             row = KernelFacts(
-                candidate=candidate, launch=step.name, entry=step.entry, facts=None,
-                threads=step.block[0] * step.block[1] * step.block[2], dynamic_shared_bytes=step.shared_bytes,
-                occupancy=None, problem=failed or None,
-            )  # fmt: skip
+                candidate=candidate,
+                launch=step.name,
+                entry=step.entry,
+                facts=None,
+                threads=step.block[0] * step.block[1] * step.block[2],
+                dynamic_shared_bytes=step.shared_bytes,
+                occupancy=None,
+                problem=failed or None,
+            )
             known = None if failed or isinstance(entries, BuildFailed) else entries[step.entry]
             found.append(row if known is None else _with_facts(target, row, known))
     return tuple(found)

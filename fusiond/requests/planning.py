@@ -228,14 +228,27 @@ def plan(
     refusal = () if len(programs) > 1 else hopeless(strategy, analysis, known)
     facts = kernel_facts(target, programs)
     return Plan(
-        prepared=prepared, target=target, device=device, analysis=analysis,
-        description=description_of(strategy, analysis, known), space=space, points=space.count(COUNT_LIMIT),
-        seeds=seeds, rejections=tuple(rejections), parts=len(parts), parts_known=sum(each in known for each in parts),
-        probes=len(probes), probes_missing=sum(each not in known for each in probes),
-        probe_limit=strategy.probe_limit(analysis), known=frozen(known), programs=frozen(programs),
-        figures=strategy.figures(analysis, record, known), facts=facts, refused=_said_no(refusal),
+        prepared=prepared,
+        target=target,
+        device=device,
+        analysis=analysis,
+        description=description_of(strategy, analysis, known),
+        space=space,
+        points=space.count(COUNT_LIMIT),
+        seeds=seeds,
+        rejections=tuple(rejections),
+        parts=len(parts),
+        parts_known=sum(each in known for each in parts),
+        probes=len(probes),
+        probes_missing=sum(each not in known for each in probes),
+        probe_limit=strategy.probe_limit(analysis),
+        known=frozen(known),
+        programs=frozen(programs),
+        figures=strategy.figures(analysis, record, known),
+        facts=facts,
+        refused=_said_no(refusal),
         notes=(*_answered(strategy, analysis, known, device), *without_facts(target, facts)),
-    )  # fmt: skip
+    )
 
 
 MOST_ASKED = 64  #: Candidates that are emitted to find out whether there is any that can be tried

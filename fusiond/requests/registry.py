@@ -51,9 +51,13 @@ class Registry:
 
     @classmethod
     def load(
-        cls, entry_points: Iterable[importlib.metadata.EntryPoint] | None = None, *, without: Collection[str] = (),
-        only: Collection[str] = (), before: Callable[[str], None] = lambda name: None,
-    ) -> Registry:  # fmt: skip
+        cls,
+        entry_points: Iterable[importlib.metadata.EntryPoint] | None = None,
+        *,
+        without: Collection[str] = (),
+        only: Collection[str] = (),
+        before: Callable[[str], None] = lambda name: None,
+    ) -> Registry:
         """Load every plugin of the entry-point group `fusiond`, in name order; those in `without` are known to end the
         process that loads them. With `only`, the others are left to `complete`. `before` is called with the name of
         each before it is loaded."""
@@ -115,10 +119,13 @@ class Registry:
         self.catalogue.update({(each.kind, each.name): each for each in entries})
         self.states.append(
             PluginState(
-                name=name, distribution=distribution, strategies=tuple(each.name for each in strategies),
-                devices=tuple(each.kind for each in providers), workloads=tuple(each.name for each in entries),
+                name=name,
+                distribution=distribution,
+                strategies=tuple(each.name for each in strategies),
+                devices=tuple(each.kind for each in providers),
+                workloads=tuple(each.name for each in entries),
             )
-        )  # fmt: skip
+        )
 
     @property
     def providers(self) -> dict[str, DeviceProvider]:
@@ -184,9 +191,12 @@ class Registry:
                 log.exception("plugin %s failed on %s", self._manager.get_name(plugin), type(event).__name__)
 
     def _check(
-        self, plugin: str, strategies: Iterable[Strategy], providers: Iterable[DeviceProvider],
+        self,
+        plugin: str,
+        strategies: Iterable[Strategy],
+        providers: Iterable[DeviceProvider],
         entries: Iterable[CatalogueEntry],
-    ) -> None:  # fmt: skip
+    ) -> None:
         names: set[str] = set(self.strategies)
         for strategy in strategies:
             if isinstance(strategy, type):

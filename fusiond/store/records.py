@@ -189,9 +189,17 @@ class Records(Programs):
         given = {"name": lookup_name(name), "device": device}
         with self._transaction() as database:
             database.execute("PRAGMA defer_foreign_keys = ON")
-            names = {row["name"] for row in database.query(
-                f"SELECT DISTINCT w.name FROM records r JOIN workloads w USING (workload_key) WHERE r.{where}", given
-            )} if device is None else set()  # fmt: skip
+            names = (
+                {
+                    row["name"]
+                    for row in database.query(
+                        f"SELECT DISTINCT w.name FROM records r JOIN workloads w USING (workload_key) WHERE r.{where}",
+                        given,
+                    )
+                }
+                if device is None
+                else set()
+            )
             count = database.execute(f"SELECT count(*) FROM records WHERE {where}", given).fetchone()[0]
             database.execute(f"DELETE FROM records WHERE {where}", given)
             for each in names:  # it is suggested to nobody any more

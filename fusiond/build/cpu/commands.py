@@ -51,9 +51,14 @@ def header(folder: Path, *, cxx: str = "g++") -> list[str]:
 
 
 def kernel(
-    source: Path, out: Path, *, cxx: str = "g++", flags: Sequence[str] = (), precompiled: Path | None = None,
-    sanitize: bool = False
-) -> list[str]:  # fmt: skip
+    source: Path,
+    out: Path,
+    *,
+    cxx: str = "g++",
+    flags: Sequence[str] = (),
+    precompiled: Path | None = None,
+    sanitize: bool = False,
+) -> list[str]:
     """A kernel's shared object from the text of `translation_unit`; `sanitize`: for `race.find_races` only."""
     include = [] if precompiled is None or sanitize else ["-I", str(precompiled)]
     include += ["-I", str(RUNTIME)]
@@ -63,9 +68,13 @@ def kernel(
 
 
 def translation_unit(
-    lowered: str, entries: Mapping[str, str], symbols: Mapping[str, str] | None = None, *, name: str = "kernel.cu",
-    defines: Sequence[tuple[str, str]] = ()
-) -> str:  # fmt: skip
+    lowered: str,
+    entries: Mapping[str, str],
+    symbols: Mapping[str, str] | None = None,
+    *,
+    name: str = "kernel.cu",
+    defines: Sequence[tuple[str, str]] = (),
+) -> str:
     """The text that `kernel` compiles: prelude, lowered device source, then what it exports.
 
     `entries` and `symbols` map the exported name to a C++ expression: {"pool": "maxpool<float, 5>"}. `name` stands in

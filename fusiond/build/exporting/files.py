@@ -52,9 +52,12 @@ def file_stem(program: Program) -> str:
 def plan(program: Program, *, arch: str | None) -> str:
     """plan.json: the Program, its key, and what else the launcher needs. A reader of Programs skips that."""
     more = {
-        "program_key": program.key, "arch": arch, "graph": layout.in_graph(program),
-        "host_steps": sorted(host_steps(program)), "optional": sorted(layout.optional(program)),
+        "program_key": program.key,
+        "arch": arch,
+        "graph": layout.in_graph(program),
+        "host_steps": sorted(host_steps(program)),
+        "optional": sorted(layout.optional(program)),
         "files": {source.name: adapters.file_name(source) for source in program.sources},
         "compile": {source.name: list(compile_options(source)) for source in program.sources},
-    }  # fmt: skip
+    }
     return json.dumps({**encode(program), **more}, indent=1, sort_keys=True) + "\n"

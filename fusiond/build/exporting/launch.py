@@ -58,9 +58,13 @@ class LaunchError(RuntimeError):
 
 
 def launch(
-    arguments: Mapping[str, object], sizes: Mapping[str, int] | None = None, stream: object = None, *,
-    seams: Mapping[str, Seam] | None = None, naive: bool = False
-) -> None:  # fmt: skip
+    arguments: Mapping[str, object],
+    sizes: Mapping[str, int] | None = None,
+    stream: object = None,
+    *,
+    seams: Mapping[str, Seam] | None = None,
+    naive: bool = False,
+) -> None:
     """Enqueue the program of this folder; see `Launcher.launch`."""
     _default().launch(arguments, sizes, stream, seams=seams, naive=naive)
 
@@ -747,9 +751,12 @@ class Launcher:
     because they share scratch memory."""
 
     def __init__(
-        self, folder: str | os.PathLike[str] | None = None, *, driver: Any = None,
-        cache: str | os.PathLike[str] | None = None
-    ) -> None:  # fmt: skip
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        driver: Any = None,
+        cache: str | os.PathLike[str] | None = None,
+    ) -> None:
         """`folder` holds plan.json (the folder of this file). `driver` stands in for libcuda. `cache` keeps what has to
         be compiled (FUSIOND_EXPORT_CACHE, else ~/.cache/fusiond-export)."""
         self.folder = Path(folder or Path(__file__).parent)
@@ -773,9 +780,14 @@ class Launcher:
         return dict(self._document["sizes"])
 
     def launch(
-        self, arguments: Mapping[str, object], sizes: Mapping[str, int] | None = None, stream: object = None, *,
-        seams: Mapping[str, Seam] | None = None, naive: bool = False
-    ) -> None:  # fmt: skip
+        self,
+        arguments: Mapping[str, object],
+        sizes: Mapping[str, int] | None = None,
+        stream: object = None,
+        *,
+        seams: Mapping[str, Seam] | None = None,
+        naive: bool = False,
+    ) -> None:
         """Enqueue the program on `stream` (None: the default stream) in the current context.
 
         `arguments`: an array for each input and output, by buffer name. `seams`: a function for each library call of
@@ -938,9 +950,15 @@ class _Run:
     """One launch."""
 
     def __init__(
-        self, launcher: Launcher, context: _Context, sized: _Sized, arguments: Mapping[str, object],
-        arrays: Mapping[str, _Array], functions: Mapping[str, Seam], stream: int
-    ) -> None:  # fmt: skip
+        self,
+        launcher: Launcher,
+        context: _Context,
+        sized: _Sized,
+        arguments: Mapping[str, object],
+        arrays: Mapping[str, _Array],
+        functions: Mapping[str, Seam],
+        stream: int,
+    ) -> None:
         self._launcher, self._sized = launcher, sized
         self._context, self._driver, self._plan = context, context.driver, sized.plan
         self._arguments, self._arrays, self._functions = arguments, arrays, functions

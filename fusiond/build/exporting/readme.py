@@ -34,8 +34,16 @@ def compile_options(source: Source) -> tuple[str, ...]:
 
 def readme(program: Program, about: Mapping[str, Any], files: Sequence[str], *, arch: str | None) -> str:
     """The text of README.txt; `files` are the others."""
-    sections = [_head(program, about), _files(program, files), _arguments(program), _python(program),
-                _cxx(program, arch), _notes(program), _sizes(program), _seams(program)]  # fmt: skip
+    sections = [
+        _head(program, about),
+        _files(program, files),
+        _arguments(program),
+        _python(program),
+        _cxx(program, arch),
+        _notes(program),
+        _sizes(program),
+        _seams(program),
+    ]
     return "\n\n".join("\n".join(each) for each in sections if each) + "\n"
 
 
@@ -102,8 +110,11 @@ def _amount(buffer: Buffer) -> str:
 
 
 def _place(buffer: Buffer) -> str:
-    places = {Memory.DEVICE: "device memory", Memory.PINNED: "pinned host memory",
-              Memory.MANAGED: "managed memory (cudaMallocManaged)"}  # fmt: skip
+    places = {
+        Memory.DEVICE: "device memory",
+        Memory.PINNED: "pinned host memory",
+        Memory.MANAGED: "managed memory (cudaMallocManaged)",
+    }
     return places.get(buffer.memory, "host memory")
 
 

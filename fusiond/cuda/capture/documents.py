@@ -52,9 +52,13 @@ def representative(launches: Sequence[CapturedLaunch]) -> CapturedLaunch:
 
 
 def described(
-    launches: Sequence[CapturedLaunch], regions: Regions, draft: str, code: KernelCode | None, folder: Path | None,
+    launches: Sequence[CapturedLaunch],
+    regions: Regions,
+    draft: str,
+    code: KernelCode | None,
+    folder: Path | None,
     name: str = "",
-) -> str:  # fmt: skip
+) -> str:
     """A kernel's YAML: the draft, filled in by the first of its launches. Undescribed.
 
     launches: the others are for formulas. folder: where files of contents are written, if at all. name: of the kernel,
@@ -102,9 +106,13 @@ class _Filling:
     """A draft that is filled in. `launches`: the one that it is about first."""
 
     def __init__(
-        self, root: dict[str, Any], launches: Sequence[CapturedLaunch], regions: Regions, code: KernelCode | None,
+        self,
+        root: dict[str, Any],
+        launches: Sequence[CapturedLaunch],
+        regions: Regions,
+        code: KernelCode | None,
         folder: Path | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._root, self._launches, self._regions, self._code, self._folder = root, launches, regions, code, folder
         self._launch = launches[0]
         self._given: list[dict[str, Any]] = root["arguments"]

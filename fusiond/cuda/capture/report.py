@@ -113,22 +113,35 @@ class CaptureReport:
 
 def _kernel_json(each: KernelReport) -> dict[str, Any]:
     return {
-        "number": each.kernel.number, "name": short_name(each.kernel.name), "mangled": each.kernel.name,
-        "launches": each.launches, "mean_us": each.mean_us, "memory_us": round(each.memory_us, 3),
-        "bound_us": each.bound_us, "bound_by": each.binding or None, "grid": list(each.launch.grid),
-        "block": list(each.launch.block), "shared_bytes": each.launch.shared_bytes + each.kernel.static_shared_bytes,
-        "registers": each.registers or None, "occupancy": round(each.occupancy.ratio, 4),
-        "limited_by": each.occupancy.limited_by, "waves": round(each.waves, 3), "without_ptx": each.without or None,
-    }  # fmt: skip
+        "number": each.kernel.number,
+        "name": short_name(each.kernel.name),
+        "mangled": each.kernel.name,
+        "launches": each.launches,
+        "mean_us": each.mean_us,
+        "memory_us": round(each.memory_us, 3),
+        "bound_us": each.bound_us,
+        "bound_by": each.binding or None,
+        "grid": list(each.launch.grid),
+        "block": list(each.launch.block),
+        "shared_bytes": each.launch.shared_bytes + each.kernel.static_shared_bytes,
+        "registers": each.registers or None,
+        "occupancy": round(each.occupancy.ratio, 4),
+        "limited_by": each.occupancy.limited_by,
+        "waves": round(each.waves, 3),
+        "without_ptx": each.without or None,
+    }
 
 
 def _group_json(each: LaunchSet) -> dict[str, Any]:
     return {
-        "kernels": list(each.numbers), "names": [short_name(launch.kernel.name) for launch in each.launches],
+        "kernels": list(each.numbers),
+        "names": [short_name(launch.kernel.name) for launch in each.launches],
         "grids": [list(launch.grid) for launch in each.launches],
-        "blocks": [list(launch.block) for launch in each.launches], "count": each.count,
-        "hidden_us": round(each.hidden_us, 3), "reasons": list(each.reasons),
-    }  # fmt: skip
+        "blocks": [list(launch.block) for launch in each.launches],
+        "count": each.count,
+        "hidden_us": round(each.hidden_us, 3),
+        "reasons": list(each.reasons),
+    }
 
 
 def short_name(mangled: str) -> str:
@@ -195,11 +208,16 @@ def _kernel(
     times = [each.elapsed_ns for each in launches if each.elapsed_ns is not None]
     touched = {(each.where, each.low, each.high): each for each in memory.by(launch)}
     return KernelReport(
-        kernel=kernel, launch=launch, launches=len(launches), registers=registers, occupancy=gpu.occupancy(*shape),
-        waves=math.prod(launch.grid) / gpu.resident(*shape), mean_us=sum(times) / len(times) / 1000 if times else None,
+        kernel=kernel,
+        launch=launch,
+        launches=len(launches),
+        registers=registers,
+        occupancy=gpu.occupancy(*shape),
+        waves=math.prod(launch.grid) / gpu.resident(*shape),
+        mean_us=sum(times) / len(times) / 1000 if times else None,
         memory_us=sum(each.high - each.low for each in touched.values()) / gpu.dram_gbs / 1000,
         without=code if isinstance(code, str) else "",
-    )  # fmt: skip
+    )
 
 
 @functools.lru_cache(maxsize=256)

@@ -38,10 +38,15 @@ def run(words: Sequence[str], arguments: argparse.Namespace) -> Captured:
     began = time.time()
     status = (_without_gpu if arguments.without_gpu else _on_gpu)(words, out, arguments)
     facts = {
-        "command": list(words), "began": began, "seconds": time.time() - began, "status": status,
-        "without_gpu": arguments.without_gpu, "kernels": arguments.kernels,
-        "device": H100.name if arguments.without_gpu else driver_watcher.device(), "fusiond": fusiond.__version__,
-    }  # fmt: skip
+        "command": list(words),
+        "began": began,
+        "seconds": time.time() - began,
+        "status": status,
+        "without_gpu": arguments.without_gpu,
+        "kernels": arguments.kernels,
+        "device": H100.name if arguments.without_gpu else driver_watcher.device(),
+        "fusiond": fusiond.__version__,
+    }
     (out / _FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     return Captured(status, _said(words, out, status))
 

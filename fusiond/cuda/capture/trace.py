@@ -231,9 +231,12 @@ class _Reading:
                 raise RequestError(f"is damaged at byte {at}", where=str(self._file)) from None
             at += size
         return CapturedTrace(
-            file=self._file, kernels=tuple(self._kernels.values()), allocations=tuple(self._allocations),
-            events=tuple(self._events), notes=tuple(dict.fromkeys(self._notes)),
-        )  # fmt: skip
+            file=self._file,
+            kernels=tuple(self._kernels.values()),
+            allocations=tuple(self._allocations),
+            events=tuple(self._events),
+            notes=tuple(dict.fromkeys(self._notes)),
+        )
 
     def _module(self, fields: Fields) -> None:
         handle, name = fields.u64(), fields.text()
@@ -243,9 +246,14 @@ class _Reading:
         handle, module, name = fields.u64(), fields.u64(), fields.text()
         registers, shared, local, count = (fields.u32() for _ in range(4))
         self._functions[handle] = CapturedKernel(
-            number=0, name=name, module=self._modules.get(module), registers=registers, static_shared_bytes=shared,
-            local_bytes=local, parameters=tuple((fields.u32(), fields.u32()) for _ in range(count)),
-        )  # fmt: skip
+            number=0,
+            name=name,
+            module=self._modules.get(module),
+            registers=registers,
+            static_shared_bytes=shared,
+            local_bytes=local,
+            parameters=tuple((fields.u32(), fields.u32()) for _ in range(count)),
+        )
 
     def _launch(self, fields: Fields) -> None:
         function, stream = fields.u64(), fields.u64()
@@ -259,9 +267,17 @@ class _Reading:
         if known not in self._kernels:
             self._kernels[known] = dataclasses.replace(known, number=len(self._kernels) + 1)
         found = CapturedLaunch(
-            kernel=self._kernels[known], stream=stream, grid=grid, block=block, cluster=cluster, shared_bytes=shared,
-            cooperative=bool(flags & 1), graph=graph, arguments=arguments, data=tuple(self._data),
-        )  # fmt: skip
+            kernel=self._kernels[known],
+            stream=stream,
+            grid=grid,
+            block=block,
+            cluster=cluster,
+            shared_bytes=shared,
+            cooperative=bool(flags & 1),
+            graph=graph,
+            arguments=arguments,
+            data=tuple(self._data),
+        )
         self._data = []
         if flags & 2:
             self._graphs.setdefault(graph, []).append(found)
@@ -299,9 +315,14 @@ class _Reading:
     def _copy(self, fields: Fields) -> None:
         destination, source, size, stream = (fields.u64() for _ in range(4))
         found = CapturedCopy(
-            destination=destination, source=source, destination_place=self._place(destination),
-            source_place=self._place(source), size_bytes=size, stream=stream, direction=Direction(fields.u32()),
-        )  # fmt: skip
+            destination=destination,
+            source=source,
+            destination_place=self._place(destination),
+            source_place=self._place(source),
+            size_bytes=size,
+            stream=stream,
+            direction=Direction(fields.u32()),
+        )
         self._perhaps_node(found, fields)
 
     def _fill(self, fields: Fields) -> None:

@@ -65,9 +65,13 @@ class Recorder:
 
 
 def launch(
-    *kernels: Any, always: bool = False, block: bool = False, search: Mapping[str, Any] | None = None,
-    device: str | None = None, db: Path | str | None = None,
-) -> Recorder:  # fmt: skip
+    *kernels: Any,
+    always: bool = False,
+    block: bool = False,
+    search: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    db: Path | str | None = None,
+) -> Recorder:
     """Launches that do not need each other's results, as one where that is known to be faster.
 
         with fusiond.cuda.launch(scale, histogram) as (scale, histogram):

@@ -146,9 +146,13 @@ def _scratch(sizes: Sequence[int], device: int, stream: int) -> Iterator[list[in
 
 
 def built(
-    program: Program, asked: KernelsQuestion, launches: Sequence[RecordedLaunch], values: Sequence[Sequence[Any]],
-    device: int, arch: str | None,
-) -> FusedLaunch:  # fmt: skip
+    program: Program,
+    asked: KernelsQuestion,
+    launches: Sequence[RecordedLaunch],
+    values: Sequence[Sequence[Any]],
+    device: int,
+    arch: str | None,
+) -> FusedLaunch:
     """An answer to launches whose numbers were asked for as `values`. Unusable where it cannot be launched here."""
     drafts = [group_job.drafted(each.origin) for each in launches]
     buffers = [

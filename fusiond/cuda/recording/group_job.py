@@ -130,11 +130,16 @@ def described(launch: RecordedLaunch, numbers: Sequence[Any]) -> dict[str, Any]:
         except Unaskable as why:
             raise Unaskable(f"argument {place} of {launch.origin.name} {why}") from None
     found = {
-        "source": _source_file(launch.origin).name, "entry": draft.entry, "instance": draft.instance,
-        "include": list(launch.origin.told.include) or None, "flags": list(launch.origin.told.flags) or None,
-        "arguments": described, "block": {"shape": list(launch.block)}, "grid": [str(each) for each in launch.grid],
+        "source": _source_file(launch.origin).name,
+        "entry": draft.entry,
+        "instance": draft.instance,
+        "include": list(launch.origin.told.include) or None,
+        "flags": list(launch.origin.told.flags) or None,
+        "arguments": described,
+        "block": {"shape": list(launch.block)},
+        "grid": [str(each) for each in launch.grid],
         "shared": str(launch.shared_bytes) if draft.shared or launch.shared_bytes else None,
-    }  # fmt: skip
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 

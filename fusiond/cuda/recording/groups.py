@@ -80,9 +80,13 @@ class LaunchGroup:
             reason = unasked if self._asked is None else self.asker.standing(self._asked)
         found = self._found
         return Explained(
-            name=self.name, state=state, reason=reason, speedup=found.speedup if found else None,
-            evidence=found.evidence if found else "", launches=self._count,
-        )  # fmt: skip
+            name=self.name,
+            state=state,
+            reason=reason,
+            speedup=found.speedup if found else None,
+            evidence=found.evidence if found else "",
+            launches=self._count,
+        )
 
     # --- launching ---
 

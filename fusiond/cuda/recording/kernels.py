@@ -61,9 +61,15 @@ class Kernel:
         return RecordedLaunch(self.origin, *shape, tuple(given), handle, device, run)
 
     def _run(
-        self, kept: tuple[Any, ...], grid: Dim3, block: Dim3, shared: int, values: Sequence[bytes], stream: int,
+        self,
+        kept: tuple[Any, ...],
+        grid: Dim3,
+        block: Dim3,
+        shared: int,
+        values: Sequence[bytes],
+        stream: int,
         device: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`kept`: the arguments, alive until now."""
         key = device, machines.context(device), shared if shared > machines.STATIC_SHARED_BYTES else 0
         loaded = self._loaded.get(key)

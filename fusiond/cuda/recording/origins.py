@@ -49,9 +49,13 @@ class Origin:
     def source(self) -> Source:
         told = self.told
         return Source(
-            name=self.plain, text=self.text, entries=(self.name,), flags=told.flags, defines=told.defines,
+            name=self.plain,
+            text=self.text,
+            entries=(self.name,),
+            flags=told.flags,
+            defines=told.defines,
             include_dirs=told.include,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)

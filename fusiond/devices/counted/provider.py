@@ -36,11 +36,17 @@ class CountedProvider:
             return ()
         env = {"fusiond": fusiond.__version__, "toolkit": nvcc.version() or "none", **triton.environment()}
         return tuple(
-            DeviceInfo(name=f"counted:{gpu.name}", model=f"{_BOARDS[gpu.name][0]} (counted)", arch=gpu.arch,
-                       memory_bytes=_BOARDS[gpu.name][1] * 10**9, evidence="counted", env=frozen(env),
-                       limits=gpu.limits)
+            DeviceInfo(
+                name=f"counted:{gpu.name}",
+                model=f"{_BOARDS[gpu.name][0]} (counted)",
+                arch=gpu.arch,
+                memory_bytes=_BOARDS[gpu.name][1] * 10**9,
+                evidence="counted",
+                env=frozen(env),
+                limits=gpu.limits,
+            )
             for gpu in GPUS.values()
-        )  # fmt: skip
+        )
 
     def missing(self) -> tuple[str, ...]:
         return tuple(f"counted: {line}" for line in (gxx.missing(), nvcc.missing()) if line is not None)

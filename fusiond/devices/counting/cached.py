@@ -19,9 +19,15 @@ _HERE = Path(__file__).parent
 
 
 def counted(
-    program: Program, gpu: Gpu, *, label: str = "native", seed: int = 0, budget: int | None = BUDGET,
-    host: Mapping[str, Path] | None = None, cache: BuildCache | None = None
-) -> list[dict[str, Any]]:  # fmt: skip
+    program: Program,
+    gpu: Gpu,
+    *,
+    label: str = "native",
+    seed: int = 0,
+    budget: int | None = BUDGET,
+    host: Mapping[str, Path] | None = None,
+    cache: BuildCache | None = None,
+) -> list[dict[str, Any]]:
     """The rows of a Program, as JSON has them: those of `run.count`, each with `program_bound_us`, the bound of all of
     it, which is None where a launch was not counted. CountError and DeviceError as `run.count`."""
     cache = cache or of_folder(default_folder())

@@ -119,9 +119,18 @@ class LoadedPtx:
         return self._codes[kernel]
 
     def launch(
-        self, kernel: str, shape: CountedShape, arguments: Sequence[bytes], memory: Sequence[NDArray[np.uint8]],
-        cache: Cache, gpu: Gpu, *, registers: int = 0, barriers: int = 0, limits: CountLimits = CountLimits()
-    ) -> LaunchCounts:  # fmt: skip
+        self,
+        kernel: str,
+        shape: CountedShape,
+        arguments: Sequence[bytes],
+        memory: Sequence[NDArray[np.uint8]],
+        cache: Cache,
+        gpu: Gpu,
+        *,
+        registers: int = 0,
+        barriers: int = 0,
+        limits: CountLimits = CountLimits(),
+    ) -> LaunchCounts:
         """Run a kernel. `arguments` are the bytes of its parameters, `memory` all that it may touch beside the
         module's own variables; `registers` (0: not asked) and `barriers` are what ptxas says of it. CountError when
         the arguments are not those of the kernel."""
@@ -147,13 +156,19 @@ class LoadedPtx:
         for k, name in enumerate(_FIELDS):
             counts[name] = sampling.rounded(found.counts[:, k])
         return LaunchCounts(
-            code=code, counts=counts, compulsory_read_sectors=round(found.read_sectors.sum()),
-            compulsory_write_sectors=round(found.write_sectors.sum()), dram_correction=(round(dram[0]), round(dram[1])),
-            shortest_block=found.shortest_block // together, resident=resident,
-            least=dict(zip(_FIELDS, found.least, strict=True)), seen_read_sectors=round(found.seen_read_sectors),
-            seen_write_sectors=round(found.seen_write_sectors), failed=failed,
+            code=code,
+            counts=counts,
+            compulsory_read_sectors=round(found.read_sectors.sum()),
+            compulsory_write_sectors=round(found.write_sectors.sum()),
+            dram_correction=(round(dram[0]), round(dram[1])),
+            shortest_block=found.shortest_block // together,
+            resident=resident,
+            least=dict(zip(_FIELDS, found.least, strict=True)),
+            seen_read_sectors=round(found.seen_read_sectors),
+            seen_write_sectors=round(found.seen_write_sectors),
+            failed=failed,
             **{each.name: getattr(found, each.name) for each in dataclasses.fields(sampling.Sampled)},
-        )  # fmt: skip
+        )
 
     def execute(
         self, kernel: str, shape: CountedShape, arguments: Sequence[bytes], places: NDArray[np.uint64], gpu: Gpu
@@ -208,15 +223,27 @@ class LoadedPtx:
         room = _ROOM_BYTES // (-(-threads // 32) * code.register_bytes)
         resident = min(gpu.resident(threads, shared_bytes, registers, barriers), max(room, 1), math.prod(shape.grid))
         return CountRequest(
-            code=code.instructions.ctypes.data, instructions=len(code.instructions), register_bytes=code.register_bytes,
-            constants=code.constants.ctypes.data, specials=code.specials.ctypes.data, special_count=len(code.specials),
-            parameters=parameters.ctypes.data, parameter_bytes=code.layout.parameter_bytes,
-            constant_bank=self.image.bank.ctypes.data, constant_bank_bytes=self.image.bank.nbytes,
-            local_bytes=code.layout.local_bytes, shared_bytes=shared_bytes, dynamic_shared_bytes=shape.shared_bytes,
-            grid=(ctypes.c_uint32 * 3)(*shape.grid), block=(ctypes.c_uint32 * 3)(*shape.block),
-            cluster=(ctypes.c_uint32 * 3)(*cluster), resident=max(resident // together, 1) * together,
-            multiprocessors=gpu.multiprocessors, cooperative=shape.cooperative, turn=TURN,
-        )  # fmt: skip
+            code=code.instructions.ctypes.data,
+            instructions=len(code.instructions),
+            register_bytes=code.register_bytes,
+            constants=code.constants.ctypes.data,
+            specials=code.specials.ctypes.data,
+            special_count=len(code.specials),
+            parameters=parameters.ctypes.data,
+            parameter_bytes=code.layout.parameter_bytes,
+            constant_bank=self.image.bank.ctypes.data,
+            constant_bank_bytes=self.image.bank.nbytes,
+            local_bytes=code.layout.local_bytes,
+            shared_bytes=shared_bytes,
+            dynamic_shared_bytes=shape.shared_bytes,
+            grid=(ctypes.c_uint32 * 3)(*shape.grid),
+            block=(ctypes.c_uint32 * 3)(*shape.block),
+            cluster=(ctypes.c_uint32 * 3)(*cluster),
+            resident=max(resident // together, 1) * together,
+            multiprocessors=gpu.multiprocessors,
+            cooperative=shape.cooperative,
+            turn=TURN,
+        )
 
     def _parameters(self, kernel: str, arguments: Sequence[bytes]) -> NDArray[np.uint8]:
         """The bank of a kernel's parameters. CountError."""
@@ -262,11 +289,15 @@ class _Running:
     def runs(self, blocks: int, l2_sectors: int) -> sampling.Runs:
         begins, ends = self._allocations.reshape(-1, 2).T
         return sampling.Runs(
-            blocks=blocks // self._together, resident=self._request.resident // self._together, run=self._run,
-            mark=self._cache.mark, renewed=lambda: self._cache.renewed,
-            allocation_sectors=((ends + 31) // 32 - begins // 32).astype(np.float64), l2_sectors=l2_sectors,
+            blocks=blocks // self._together,
+            resident=self._request.resident // self._together,
+            run=self._run,
+            mark=self._cache.mark,
+            renewed=lambda: self._cache.renewed,
+            allocation_sectors=((ends + 31) // 32 - begins // 32).astype(np.float64),
+            l2_sectors=l2_sectors,
             hold=self._hold,
-        )  # fmt: skip
+        )
 
     @property
     def dram(self) -> NDArray[np.float64]:
@@ -290,10 +321,14 @@ class _Running:
         failed = self._library.launch(self._cache, request)
         fields = counts.view(np.uint64).reshape(self._instructions, -1)
         return sampling.Piece(
-            counts=fields.astype(np.float64), read_sectors=read.astype(np.float64),
-            write_sectors=written.astype(np.float64), dram=self.dram - before, issued=int(counts["warps"].sum()),
-            shortest_block=int(request.shortest_block) * self._together, failed=failed,
-        )  # fmt: skip
+            counts=fields.astype(np.float64),
+            read_sectors=read.astype(np.float64),
+            write_sectors=written.astype(np.float64),
+            dram=self.dram - before,
+            issued=int(counts["warps"].sum()),
+            shortest_block=int(request.shortest_block) * self._together,
+            failed=failed,
+        )
 
     def _hold(self, read: NDArray[np.float64], written: NDArray[np.float64]) -> None:
         """Of the allocations of which (nearly) every sector was touched; which ones of another, nobody knows."""

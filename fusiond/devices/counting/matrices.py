@@ -117,10 +117,17 @@ def wgmma(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
 
 
 def _work(
-    rows: CodeRows, at: PtxInstruction, shape: tuple[int, int, int], types: Sequence[str], words: Sequence[str],
-    groups: Sequence[tuple[Operand, ...]], *, loaded: bool = False, wide: dict[int, str] | None = None,
-    again: bool = False
-) -> int:  # fmt: skip
+    rows: CodeRows,
+    at: PtxInstruction,
+    shape: tuple[int, int, int],
+    types: Sequence[str],
+    words: Sequence[str],
+    groups: Sequence[tuple[Operand, ...]],
+    *,
+    loaded: bool = False,
+    wide: dict[int, str] | None = None,
+    again: bool = False,
+) -> int:
     """The list of a product in the pool: `Work` of runtime/matrices.cpp. `groups`: D, A, B, C, and `types` as many;
     `loaded`: results all; `again`: C is D."""
     d_type, a_type, b_type, c_type = types

@@ -92,9 +92,15 @@ def _gpu(
     name: str, arch: str, multiprocessors: int, clock_mhz: float, l2_mib: int, dram_gbs: float, l2: float | None = None
 ) -> Gpu:
     return Gpu(
-        name=name, arch=arch, multiprocessors=multiprocessors, clock_mhz=clock_mhz, l2_bytes=l2_mib * 2**20,
-        dram_gbs=dram_gbs, l2_bytes_per_clock=l2 or 64.0 * multiprocessors, lanes=_LANES[arch],
-    )  # fmt: skip
+        name=name,
+        arch=arch,
+        multiprocessors=multiprocessors,
+        clock_mhz=clock_mhz,
+        l2_bytes=l2_mib * 2**20,
+        dram_gbs=dram_gbs,
+        l2_bytes_per_clock=l2 or 64.0 * multiprocessors,
+        lanes=_LANES[arch],
+    )
 
 
 A100 = _gpu("a100", "sm_80", 108, 1410, 40, 2039, 5120)  # SXM, 80 GB

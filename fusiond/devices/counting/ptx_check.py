@@ -47,9 +47,13 @@ def _uncontracted(each: Source) -> Source:
 
 
 def judge(
-    program: Program, outputs: Mapping[str, NDArray[Any]], *, seed: int = 0, host: Mapping[str, Path] | None = None,
-    fmad: bool = True
-) -> Judged:  # fmt: skip
+    program: Program,
+    outputs: Mapping[str, NDArray[Any]],
+    *,
+    seed: int = 0,
+    host: Mapping[str, Path] | None = None,
+    fmad: bool = True,
+) -> Judged:
     """Compare a device's outputs, on the data of that seed, with those of the PTX. Without `fmad` nvcc contracts no
     multiplication and addition, as the cpu device does not."""
     if not fmad:

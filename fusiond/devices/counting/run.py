@@ -117,10 +117,16 @@ class Counted:
 
 
 def count(
-    program: Program, *, label: str = "native", gpu: Gpu = H100, seed: int = 0,
-    host: Mapping[str, Path] | None = None, cache: BuildCache | None = None, budget: int | None = BUDGET,
-    assembled: bool = True
-) -> Counted:  # fmt: skip
+    program: Program,
+    *,
+    label: str = "native",
+    gpu: Gpu = H100,
+    seed: int = 0,
+    host: Mapping[str, Path] | None = None,
+    cache: BuildCache | None = None,
+    budget: int | None = BUDGET,
+    assembled: bool = True,
+) -> Counted:
     """Run a Program's steps in their listed order. `host` has built host sources; others are built. A launch that fails
     ends the run: its row says why, and the rows behind it that they were not run. Launches of more instructions of
     warps than `budget` are sampled, where nothing goes by their results; None: everything is run whole. Of PTX that no
@@ -135,9 +141,16 @@ def count(
 
 class _Run:
     def __init__(
-        self, program: Program, label: str, gpu: Gpu, seed: int, host: Mapping[str, Path], cache: BuildCache | None,
-        budget: int | None, assembled: bool
-    ) -> None:  # fmt: skip
+        self,
+        program: Program,
+        label: str,
+        gpu: Gpu,
+        seed: int,
+        host: Mapping[str, Path],
+        cache: BuildCache | None,
+        budget: int | None,
+        assembled: bool,
+    ) -> None:
         self._program, self._label, self._gpu, self._budget = program, label, gpu, budget
         self._library = library.load(cache=cache)
         self._units: dict[str, LoadedPtx] = {}
@@ -270,10 +283,16 @@ class _Run:
         facts = self._facts[step.source].get(step.entry)
         must = self._needs.whole.get(step.name)
         result = self._units[step.source].launch(
-            kernel, shape, arguments, self._memory, cache, self._gpu, registers=facts.registers if facts else 0,
+            kernel,
+            shape,
+            arguments,
+            self._memory,
+            cache,
+            self._gpu,
+            registers=facts.registers if facts else 0,
             barriers=facts.barriers if facts else 0,
             limits=CountLimits(budget=None if must else self._budget, most=MOST if self._budget is not None else 0),
-        )  # fmt: skip
+        )
         if result.failed and "the limit of instructions" in result.failed:
             why = must or ("it is cooperative" if step.cooperative else "it has few waves of blocks")
             raise CountError(f"too large to be run whole ({MOST:,} instructions of warps), and {why}")
@@ -334,28 +353,43 @@ class _Run:
         shared_bytes = result.code.layout.shared_bytes + step.shared_bytes
         occupancy = self._gpu.occupancy(threads, shared_bytes, registers, barriers)
         work = LaunchWork(
-            blocks=blocks, warps_per_block=-(-threads // 32), resident_per_sm=max(occupancy.blocks_per_sm, 1),
-            dram_bytes=dram.least, compulsory_read_sectors=read, shared_wavefronts=least["wavefronts"],
+            blocks=blocks,
+            warps_per_block=-(-threads // 32),
+            resident_per_sm=max(occupancy.blocks_per_sm, 1),
+            dram_bytes=dram.least,
+            compulsory_read_sectors=read,
+            shared_wavefronts=least["wavefronts"],
             warps={name: int(share * each) for name, each in issued.items()},
             shortest_share=min(1.0, result.shortest_block * blocks / max(total["warps"], 1)),
             **{name: least[name] for name in ("read_sectors", "write_sectors", "atomic_sectors")},
-        )  # fmt: skip
+        )
         bound = self._bounds[step.name] = bounds.bound(work, self._gpu)
         names = ("atomic_bytes", "read_sectors", "write_sectors", "atomic_sectors", "local_bytes")
         same: dict[str, Any] = {name: total[name] for name in names}
         return dataclasses.replace(
-            begin, **same, global_read_bytes=total["read_bytes"],
-            global_write_bytes=total["write_bytes"], minimal_bytes=SECTOR_BYTES * compulsory, dram_bytes=dram.bytes,
-            shared_wavefronts=total["wavefronts"], shared_minimal_wavefronts=total["minimal_wavefronts"],
+            begin,
+            **same,
+            global_read_bytes=total["read_bytes"],
+            global_write_bytes=total["write_bytes"],
+            minimal_bytes=SECTOR_BYTES * compulsory,
+            dram_bytes=dram.bytes,
+            shared_wavefronts=total["wavefronts"],
+            shared_minimal_wavefronts=total["minimal_wavefronts"],
             registers=facts.registers if facts else None,
             spill_bytes=(facts.spill_store_bytes + facts.spill_load_bytes) * threads * blocks if facts else None,
             instructions=sum(executed.threads.values()) if executed else None,
             instruction_classes=executed.threads if executed else None,
-            warp_instructions=executed.warps if executed else None, ptx_instructions=total["lanes"],
-            resident=result.resident, occupancy=round(occupancy.ratio, 4), limited_by=occupancy.limited_by,
+            warp_instructions=executed.warps if executed else None,
+            ptx_instructions=total["lanes"],
+            resident=result.resident,
+            occupancy=round(occupancy.ratio, 4),
+            limited_by=occupancy.limited_by,
             waves=round(blocks / (self._gpu.multiprocessors * max(occupancy.blocks_per_sm, 1)), 3),
-            bound_us=bound.us, binding=bound.binding, sampled=result.sampled, error=dram.error,
-        )  # fmt: skip
+            bound_us=bound.us,
+            binding=bound.binding,
+            sampled=result.sampled,
+            error=dram.error,
+        )
 
     def _executed(self, step: Launch, result: LaunchCounts) -> Executed | None:
         """Instructions of SASS; None where they are not known. Launches that do the same, as those of a loop,

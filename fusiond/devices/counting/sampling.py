@@ -74,9 +74,16 @@ class LaunchEstimate(Sampled):
 def nothing(instructions: int, fields: int) -> LaunchEstimate:
     """Of a launch that failed."""
     return LaunchEstimate(
-        counts=np.zeros((instructions, fields)), read_sectors=np.zeros(0), write_sectors=np.zeros(0), dram=np.zeros(2),
-        shortest_block=0, least=np.zeros(fields), sampled=0.0, seen_read_sectors=0.0, seen_write_sectors=0.0,
-    )  # fmt: skip
+        counts=np.zeros((instructions, fields)),
+        read_sectors=np.zeros(0),
+        write_sectors=np.zeros(0),
+        dram=np.zeros(2),
+        shortest_block=0,
+        least=np.zeros(fields),
+        sampled=0.0,
+        seen_read_sectors=0.0,
+        seen_write_sectors=0.0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +143,22 @@ def _alike(pieces: Sequence[Piece], runs: Runs) -> bool:
 
 
 def _together(found: Sequence[Piece], *, alike: bool, renewed: bool) -> LaunchEstimate:
-    counts, read, written = (_sum([getattr(each, name) for each in found])
-                             for name in ("counts", "read_sectors", "write_sectors"))  # fmt: skip
+    counts, read, written = (
+        _sum([getattr(each, name) for each in found]) for name in ("counts", "read_sectors", "write_sectors")
+    )
     return LaunchEstimate(
-        counts=counts, read_sectors=read, write_sectors=written, dram=_sum([each.dram for each in found]),
-        shortest_block=min(each.shortest_block for each in found), least=counts.sum(axis=0),
-        seen_read_sectors=read.sum(), seen_write_sectors=written.sum(), alike=alike, settled=alike, renewed=renewed,
-    )  # fmt: skip
+        counts=counts,
+        read_sectors=read,
+        write_sectors=written,
+        dram=_sum([each.dram for each in found]),
+        shortest_block=min(each.shortest_block for each in found),
+        least=counts.sum(axis=0),
+        seen_read_sectors=read.sum(),
+        seen_write_sectors=written.sum(),
+        alike=alike,
+        settled=alike,
+        renewed=renewed,
+    )
 
 
 def _sum(arrays: Sequence[Floats]) -> Floats:
@@ -253,13 +269,22 @@ class _Sampler:
         alike = _alike([pieces[wave] for wave in sorted(pieces)], runs)
         ran = sum(min(runs.blocks, (wave + 1) * runs.resident) - wave * runs.resident for wave in pieces)
         return LaunchEstimate(
-            counts=totals(lambda piece: piece.counts, past_warm=False), read_sectors=read, write_sectors=written,
-            dram=dram, shortest_block=min(each.shortest_block for each in pieces.values()),
-            least=self._least(len(missing)), sampled=ran / runs.blocks, error=float(errors[:-1].max()),
-            dram_error=float(errors[-1]), seen_read_sectors=sum(each.read_sectors.sum() for each in pieces.values()),
-            seen_write_sectors=sum(each.write_sectors.sum() for each in pieces.values()), overlapping=overlapping,
-            alike=alike, settled=alike and self._filled, renewed=self._filled,
-        )  # fmt: skip
+            counts=totals(lambda piece: piece.counts, past_warm=False),
+            read_sectors=read,
+            write_sectors=written,
+            dram=dram,
+            shortest_block=min(each.shortest_block for each in pieces.values()),
+            least=self._least(len(missing)),
+            sampled=ran / runs.blocks,
+            error=float(errors[:-1].max()),
+            dram_error=float(errors[-1]),
+            seen_read_sectors=sum(each.read_sectors.sum() for each in pieces.values()),
+            seen_write_sectors=sum(each.write_sectors.sum() for each in pieces.values()),
+            overlapping=overlapping,
+            alike=alike,
+            settled=alike and self._filled,
+            renewed=self._filled,
+        )
 
     def _least(self, missing: int) -> Floats:
         ran = {wave: each.counts.sum(axis=0) for wave, each in self._pieces.items()}

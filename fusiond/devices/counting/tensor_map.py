@@ -26,9 +26,16 @@ FIELDS = {
 
 
 def tensor_map(
-    address: int, dtype: str, shape: Sequence[int], box: Sequence[int], *, strides: Sequence[int] | None = None,
-    element_strides: Sequence[int] | None = None, swizzle: int = 0, nan: bool = False
-) -> bytes:  # fmt: skip
+    address: int,
+    dtype: str,
+    shape: Sequence[int],
+    box: Sequence[int],
+    *,
+    strides: Sequence[int] | None = None,
+    element_strides: Sequence[int] | None = None,
+    swizzle: int = 0,
+    nan: bool = False,
+) -> bytes:
     """The map of an array in global memory, for a parameter of type CUtensorMap.
 
     `shape` and `box` (elements in shared memory) go from the outermost dimension, as NumPy's do; `strides` in bytes,

@@ -213,9 +213,13 @@ class CpuProgram:
     ) -> tuple[native.NativeLaunch, list[native.Argument]]:
         """What the runtime is asked for in a step."""
         launch = native.NativeLaunch(
-            grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, cooperative=step.cooperative, seed=seed,
+            grid=step.grid,
+            block=step.block,
+            shared_bytes=step.shared_bytes,
+            cooperative=step.cooperative,
+            seed=seed,
             checked=checked,
-        )  # fmt: skip
+        )
         return launch, [self._argument(each, step) for each in step.arguments]
 
     def symbols(self, source: str) -> dict[str, np.ndarray]:

@@ -97,9 +97,11 @@ class Fault:
 
 class _Entry(ctypes.Structure):
     _fields_ = (
-        ("run", ctypes.c_void_p), ("module", ctypes.c_void_p), ("argument_count", ctypes.c_uint32),
+        ("run", ctypes.c_void_p),
+        ("module", ctypes.c_void_p),
+        ("argument_count", ctypes.c_uint32),
         ("argument_bytes", ctypes.POINTER(ctypes.c_uint32)),
-    )  # fmt: skip
+    )
 
 
 class _Symbol(ctypes.Structure):
@@ -108,18 +110,28 @@ class _Symbol(ctypes.Structure):
 
 class _Launch(ctypes.Structure):
     _fields_ = (
-        ("abi", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("entry", ctypes.POINTER(_Entry)),
-        ("arguments", ctypes.POINTER(ctypes.c_void_p)), ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3),
-        ("shared_bytes", ctypes.c_uint32), ("stack_bytes", ctypes.c_uint32), ("seed", ctypes.c_uint64),
-    )  # fmt: skip
+        ("abi", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("entry", ctypes.POINTER(_Entry)),
+        ("arguments", ctypes.POINTER(ctypes.c_void_p)),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("stack_bytes", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64),
+    )
 
 
 class _Report(ctypes.Structure):
     _fields_ = (
-        ("code", ctypes.c_int32), ("block", ctypes.c_uint32 * 3), ("thread", ctypes.c_uint32 * 3),
-        ("has_thread", ctypes.c_uint32), ("elapsed_ns", ctypes.c_uint64), ("switches", ctypes.c_uint64),
+        ("code", ctypes.c_int32),
+        ("block", ctypes.c_uint32 * 3),
+        ("thread", ctypes.c_uint32 * 3),
+        ("has_thread", ctypes.c_uint32),
+        ("elapsed_ns", ctypes.c_uint64),
+        ("switches", ctypes.c_uint64),
         ("text", ctypes.c_char * 2000),
-    )  # fmt: skip
+    )
 
 
 _ONE_AT_A_TIME = threading.Lock()  # in the whole process: a launch watches the process's signals
@@ -195,19 +207,27 @@ class Runtime:
             ctypes.memmove(base + start, value, len(value))
         addresses = (ctypes.c_void_p * len(starts))(*(base + start for start in starts))
         request = _Launch(
-            abi=ABI, flags=(_CHECKED if launch.checked else 0) | (_COOPERATIVE if launch.cooperative else 0),
-            entry=ctypes.pointer(entry._native), arguments=addresses, grid=launch.grid, block=launch.block,
-            shared_bytes=launch.shared_bytes, stack_bytes=launch.stack_bytes, seed=launch.seed,
-        )  # fmt: skip
+            abi=ABI,
+            flags=(_CHECKED if launch.checked else 0) | (_COOPERATIVE if launch.cooperative else 0),
+            entry=ctypes.pointer(entry._native),
+            arguments=addresses,
+            grid=launch.grid,
+            block=launch.block,
+            shared_bytes=launch.shared_bytes,
+            stack_bytes=launch.stack_bytes,
+            seed=launch.seed,
+        )
         report = _Report()
         with _ONE_AT_A_TIME:
             self._library.fusiond_run(ctypes.byref(request), ctypes.byref(report))
         if report.code == 0:
             return Finished(elapsed_ns=report.elapsed_ns, switches=report.switches)
         return Fault(
-            kind=FaultKind(report.code), text=report.text.decode(errors="replace"), block=_dim3(report.block),
+            kind=FaultKind(report.code),
+            text=report.text.decode(errors="replace"),
+            block=_dim3(report.block),
             thread=_dim3(report.thread) if report.has_thread else None,
-        )  # fmt: skip
+        )
 
 
 class Packed(Protocol):

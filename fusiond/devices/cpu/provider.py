@@ -46,10 +46,14 @@ class CpuProvider:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         link = of_environment()
         info = DeviceInfo(
-            name="cpu", model=_model() + (f", link {link}" if link is not None else ""), arch="cpu",
-            memory_bytes=memory, evidence="emulated", limits=LIMITS,
+            name="cpu",
+            model=_model() + (f", link {link}" if link is not None else ""),
+            arch="cpu",
+            memory_bytes=memory,
+            evidence="emulated",
+            limits=LIMITS,
             env=frozen({"fusiond": fusiond.__version__, "toolkit": gxx.version(compiler), **triton.environment()}),
-        )  # fmt: skip
+        )
         return (info,)
 
     def missing(self) -> tuple[str, ...]:

@@ -64,9 +64,15 @@ class _Array:
 
 
 def find_races(
-    host: Path, kernel: Path, entry: str, launch: NativeLaunch, arguments: Sequence[Argument], *,
-    symbols: Mapping[str, NDArray[Any]] | None = None, timeout_s: float = 60.0
-) -> list[str]:  # fmt: skip
+    host: Path,
+    kernel: Path,
+    entry: str,
+    launch: NativeLaunch,
+    arguments: Sequence[Argument],
+    *,
+    symbols: Mapping[str, NDArray[Any]] | None = None,
+    timeout_s: float = 60.0,
+) -> list[str]:
     """One text a race, naming both accesses. The arrays among `arguments` are inputs; what the kernel writes is lost.
 
     Raises `NativeError` when the launch itself fails, MachineFault when it was killed from outside, and
@@ -82,9 +88,13 @@ def find_races(
 
 
 def _describe(
-    folder: Path, kernel: Path, entry: str, launch: NativeLaunch, arguments: Sequence[Argument],
-    symbols: Mapping[str, NDArray[Any]]
-) -> Path:  # fmt: skip
+    folder: Path,
+    kernel: Path,
+    entry: str,
+    launch: NativeLaunch,
+    arguments: Sequence[Argument],
+    symbols: Mapping[str, NDArray[Any]],
+) -> Path:
     lines = [
         f"kernel {kernel.resolve()}",
         f"entry {entry}",

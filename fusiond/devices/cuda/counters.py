@@ -74,9 +74,14 @@ def of_program(provider: DeviceProvider, device: DeviceInfo, program: Program) -
         write_bundle(bundle, program, binaries)
         try:
             done = subprocess.run(
-                command("ncu", bundle, device.name, program.launches), env={**os.environ, "LC_ALL": "C"},
-                capture_output=True, text=True, errors="replace", timeout=SECS, check=False,
-            )  # fmt: skip
+                command("ncu", bundle, device.name, program.launches),
+                env={**os.environ, "LC_ALL": "C"},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=SECS,
+                check=False,
+            )
         except (OSError, subprocess.TimeoutExpired) as problem:
             return nothing(f"ncu: {type(problem).__name__}")
     return read(done.stdout, done.stderr, program.launches[-1].entry, done.returncode)

@@ -53,18 +53,28 @@ def describe(driver: Driver, index: int) -> DeviceInfo | None:
     except RequestError:  # newer than the table; nothing else in it is needed
         barriers = 0
     limits = DeviceLimits(
-        multiprocessors=ask(Attribute.MULTIPROCESSORS), registers_per_sm=ask(Attribute.REGISTERS_PER_SM),
-        registers_per_block=ask(Attribute.REGISTERS_PER_BLOCK), shared_bytes_per_sm=ask(Attribute.SHARED_BYTES_PER_SM),
+        multiprocessors=ask(Attribute.MULTIPROCESSORS),
+        registers_per_sm=ask(Attribute.REGISTERS_PER_SM),
+        registers_per_block=ask(Attribute.REGISTERS_PER_BLOCK),
+        shared_bytes_per_sm=ask(Attribute.SHARED_BYTES_PER_SM),
         shared_bytes_per_block=ask(Attribute.SHARED_BYTES_PER_BLOCK_OPTIN),
         shared_bytes_reserved=ask(Attribute.RESERVED_SHARED_BYTES_PER_BLOCK),
-        shared_granularity_bytes=256 if major == 7 else 128, threads_per_sm=ask(Attribute.THREADS_PER_SM),
-        threads_per_block=ask(Attribute.THREADS_PER_BLOCK), blocks_per_sm=ask(Attribute.BLOCKS_PER_SM),
+        shared_granularity_bytes=256 if major == 7 else 128,
+        threads_per_sm=ask(Attribute.THREADS_PER_SM),
+        threads_per_block=ask(Attribute.THREADS_PER_BLOCK),
+        blocks_per_sm=ask(Attribute.BLOCKS_PER_SM),
         barriers_per_sm=barriers,
-    )  # fmt: skip
+    )
     return DeviceInfo(
-        name=f"cuda:{index}", model=model, arch=arch, memory_bytes=driver.memory_bytes(index),
-        mig=slice_of.group(1) if slice_of else "", uuid=uuid, env=frozen(env), limits=limits,
-    )  # fmt: skip
+        name=f"cuda:{index}",
+        model=model,
+        arch=arch,
+        memory_bytes=driver.memory_bytes(index),
+        mig=slice_of.group(1) if slice_of else "",
+        uuid=uuid,
+        env=frozen(env),
+        limits=limits,
+    )
 
 
 def _installed(distribution: str) -> str:

@@ -64,9 +64,11 @@ class _CopyAttributes(ctypes.Structure):
     """CUmemcpyAttributes: source access order, two locations (type, id), flags."""
 
     _fields_ = (
-        ("source_access_order", c_int), ("source_location", c_int * 2), ("target_location", c_int * 2),
+        ("source_access_order", c_int),
+        ("source_location", c_int * 2),
+        ("target_location", c_int * 2),
         ("flags", c_uint),
-    )  # fmt: skip
+    )
 
 
 _IN_STREAM_ORDER = 1

@@ -79,10 +79,16 @@ class Issuer:
     """Enqueues steps of one Program."""
 
     def __init__(
-        self, cuda: Any, driver: Driver, program: Program, memory: ProgramMemory, streams: Streams,
-        kernels: Mapping[tuple[str, str], tuple[DriverFunction, EntryName]], hosts: Mapping[str, HostLibrary],
-        parts: Sequence[Sequence[Step]]
-    ) -> None:  # fmt: skip
+        self,
+        cuda: Any,
+        driver: Driver,
+        program: Program,
+        memory: ProgramMemory,
+        streams: Streams,
+        kernels: Mapping[tuple[str, str], tuple[DriverFunction, EntryName]],
+        hosts: Mapping[str, HostLibrary],
+        parts: Sequence[Sequence[Step]],
+    ) -> None:
         """`kernels`: (source, entry) -> a kernel and its parameters. `parts`: runs of steps between
         which the caller joins all streams, so that no step need wait for one of another part (nor may, when one is a
         graph)."""

@@ -62,9 +62,14 @@ class CudaProgram:
     """`fusiond.devices.base.Loaded` for a GPU."""
 
     def __init__(
-        self, cuda: Any, driver: Driver, limits: DeviceLimits, spans: Spans, program: Program,
-        binaries: Mapping[str, Path]
-    ) -> None:  # fmt: skip
+        self,
+        cuda: Any,
+        driver: Driver,
+        limits: DeviceLimits,
+        spans: Spans,
+        program: Program,
+        binaries: Mapping[str, Path],
+    ) -> None:
         self.program = program
         self._cuda, self._driver, self._limits, self._spans = cuda, driver, limits, spans
         self.gate_failures = 0
@@ -233,10 +238,15 @@ class CudaProgram:
             self._streams.join()
 
         return Parts(
-            commands=self._commands(), before=lambda: self._issuer.issue(self._before), body=body,
-            after=lambda: self._issuer.issue(self._after), restore=self.restore,
-            restore_on=self._memory.restore_on if on_stream else None, restored=copies or 0, wait=self._wait,
-        )  # fmt: skip
+            commands=self._commands(),
+            before=lambda: self._issuer.issue(self._before),
+            body=body,
+            after=lambda: self._issuer.issue(self._after),
+            restore=self.restore,
+            restore_on=self._memory.restore_on if on_stream else None,
+            restored=copies or 0,
+            wait=self._wait,
+        )
 
     def _commands(self) -> int:
         """What one run of the counted part enqueues, counted from above: each step with what it waits for, a graph as

@@ -52,22 +52,41 @@ _WHERE = {Memory.DEVICE: 0, Memory.PAGEABLE: 1, Memory.PINNED: 2, Memory.MANAGED
 
 class _Step(Structure):
     _fields_ = (
-        ("kind", c_int), ("where", c_int), ("stream", c_int), ("value", c_int), ("shape", c_uint * 7), ("waits", c_int),
-        ("events", POINTER(c_void_p)), ("done", c_void_p), ("function", c_void_p), ("values", POINTER(c_void_p)),
-        ("target", POINTER(c_uint64)), ("source", POINTER(c_uint64)), ("bytes", c_size_t), ("slots", c_int),
-        ("slot", POINTER(c_void_p)), ("offset", POINTER(c_uint64)), ("from_", POINTER(c_void_p)),
+        ("kind", c_int),
+        ("where", c_int),
+        ("stream", c_int),
+        ("value", c_int),
+        ("shape", c_uint * 7),
+        ("waits", c_int),
+        ("events", POINTER(c_void_p)),
+        ("done", c_void_p),
+        ("function", c_void_p),
+        ("values", POINTER(c_void_p)),
+        ("target", POINTER(c_uint64)),
+        ("source", POINTER(c_uint64)),
+        ("bytes", c_size_t),
+        ("slots", c_int),
+        ("slot", POINTER(c_void_p)),
+        ("offset", POINTER(c_uint64)),
+        ("from_", POINTER(c_void_p)),
         ("work", POINTER(c_uint64)),
-    )  # fmt: skip
+    )
 
 
 class TimedLoop:
     """The steps of one Program as the C loop takes them. Close it before the memory is freed."""
 
     def __init__(
-        self, library: ctypes.CDLL, driver: Driver, program: Program, memory: ProgramMemory,
-        kernels: Mapping[str, int], hosts: Mapping[str, HostFunctions], streams: Sequence[int],
-        numbers: Mapping[int, int]
-    ) -> None:  # fmt: skip
+        self,
+        library: ctypes.CDLL,
+        driver: Driver,
+        program: Program,
+        memory: ProgramMemory,
+        kernels: Mapping[str, int],
+        hosts: Mapping[str, HostFunctions],
+        streams: Sequence[int],
+        numbers: Mapping[int, int],
+    ) -> None:
         """`kernels`: step name -> function handle; `streams`: handles; `numbers`: a step's stream -> index in
         `streams`."""
         self._driver = driver
@@ -102,9 +121,16 @@ class TimedLoop:
             slot.value = self._memory.address(name)
         span, failed = c_double(), c_int()
         status = self._run(
-            self._table, self._steps, len(self._steps), self._first, self._last,
-            self._streams, len(self._streams), byref(span), byref(failed),
-        )  # fmt: skip
+            self._table,
+            self._steps,
+            len(self._steps),
+            self._first,
+            self._last,
+            self._streams,
+            len(self._streams),
+            byref(span),
+            byref(failed),
+        )
         if status != 0:
             name, text = self._driver.error(status)
             step = self._program.steps[failed.value].name
@@ -135,9 +161,13 @@ class TimedLoop:
             base.value = 0
 
     def _step(
-        self, step: Step, kernels: Mapping[str, int], hosts: Mapping[str, HostFunctions], numbers: Mapping[int, int],
-        by_name: Mapping[str, Step]
-    ) -> _Step:  # fmt: skip
+        self,
+        step: Step,
+        kernels: Mapping[str, int],
+        hosts: Mapping[str, HostFunctions],
+        numbers: Mapping[int, int],
+        by_name: Mapping[str, Step],
+    ) -> _Step:
         made = _Step(stream=numbers[step.stream], done=self._events.get(step.name))
         waits = [self._events[name] for name in step.after if by_name[name].stream != step.stream]
         made.waits, made.events = len(waits), self._array(waits)

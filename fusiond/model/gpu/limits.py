@@ -63,8 +63,12 @@ def limits(arch: str, *, multiprocessors: int | None = None) -> DeviceLimits:
     reserved = 0 if first else 1024
     shared = row.shared_kb * 1024
     return DeviceLimits(
-        multiprocessors=multiprocessors or row.multiprocessors, shared_bytes_per_sm=shared,
-        shared_bytes_per_block=shared - reserved, shared_bytes_reserved=reserved,
-        shared_granularity_bytes=256 if first else 128, threads_per_sm=row.threads, blocks_per_sm=row.blocks,
+        multiprocessors=multiprocessors or row.multiprocessors,
+        shared_bytes_per_sm=shared,
+        shared_bytes_per_block=shared - reserved,
+        shared_bytes_reserved=reserved,
+        shared_granularity_bytes=256 if first else 128,
+        threads_per_sm=row.threads,
+        blocks_per_sm=row.blocks,
         barriers_per_sm=row.barriers,
-    )  # fmt: skip
+    )

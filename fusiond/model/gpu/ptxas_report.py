@@ -56,10 +56,16 @@ def parse_report(log: str) -> Mapping[str, CompileFacts]:
                 calling.add(entry)
                 stack = max(stack, int(cumulative.group(1)))
             found[entry] = CompileFacts(
-                arch=arch, entry=entry, registers=registers, shared_bytes=_first(_SHARED, rest),
-                barriers=_first(_BARRIERS, rest), stack_bytes=stack, spill_store_bytes=stores, spill_load_bytes=loads,
+                arch=arch,
+                entry=entry,
+                registers=registers,
+                shared_bytes=_first(_SHARED, rest),
+                barriers=_first(_BARRIERS, rest),
+                stack_bytes=stack,
+                spill_store_bytes=stores,
+                spill_load_bytes=loads,
                 constant_bytes=sum(int(each) for each in _CONSTANT.findall(rest)),
-            )  # fmt: skip
+            )
     for name in calling:
         facts = found[name]
         found[name] = dataclasses.replace(

@@ -82,9 +82,12 @@ def mapping_of(value: Schema, *, least: int = 0) -> Schema:
 def closed(properties: Mapping[str, Schema], required: Sequence[str] = (), **more: Any) -> dict[str, Any]:
     """An object with no other keys."""
     return {
-        "type": "object", "required": list(required), "properties": dict(properties), "additionalProperties": False,
+        "type": "object",
+        "required": list(required),
+        "properties": dict(properties),
+        "additionalProperties": False,
         **more,
-    }  # fmt: skip
+    }
 
 
 def document(kind: str, properties: Mapping[str, Schema], required: Sequence[str], **more: Any) -> dict[str, Any]:

@@ -25,12 +25,15 @@ def decode(plan: Mapping[str, Any]) -> Program:
         if plan.get("formulas"):
             plan = _with_extents(plan)
         return Program(
-            name=plan["name"], buffers=tuple(_buffer(each) for each in plan["buffers"]),
+            name=plan["name"],
+            buffers=tuple(_buffer(each) for each in plan["buffers"]),
             sources=tuple(_source(each) for each in plan["sources"]),
-            steps=tuple(_step(each) for each in plan["steps"]), issue=plan["issue"],
-            sizes=tuple(plan.get("sizes", {}).items()), fixed=tuple(plan.get("fixed", ())),
+            steps=tuple(_step(each) for each in plan["steps"]),
+            issue=plan["issue"],
+            sizes=tuple(plan.get("sizes", {}).items()),
+            fixed=tuple(plan.get("fixed", ())),
             seams=tuple(Seam(**_tuples(each)) for each in plan.get("seams", ())),
-        )  # fmt: skip
+        )
     except (KeyError, TypeError, AttributeError, IndexError) as problem:
         raise ValueError(f"not a plan: {problem}") from problem
 
@@ -51,10 +54,13 @@ def _with_extents(plan: Mapping[str, Any]) -> Mapping[str, Any]:
 def _buffer(entry: Mapping[str, Any]) -> Buffer:
     return Buffer(
         **{
-            **entry, "role": Role(entry["role"]), "memory": Memory(entry["memory"]), "fill": Fill(**entry["fill"]),
+            **entry,
+            "role": Role(entry["role"]),
+            "memory": Memory(entry["memory"]),
+            "fill": Fill(**entry["fill"]),
             "compare": Compare(**entry["compare"]),
         }
-    )  # fmt: skip
+    )
 
 
 def _source(entry: Mapping[str, Any]) -> Source:

@@ -36,10 +36,16 @@ def encode(program: Program) -> dict[str, Any]:
             entry["arguments"] = [tagged(each) for each in step.arguments]  # type: ignore[union-attr]
         steps.append(entry)
     found: dict[str, Any] = {
-        "plan_version": PLAN_VERSION, "name": program.name, "buffers": described(program.buffers),
-        "sources": plain(program.sources), "steps": steps, "issue": program.issue, "sizes": dict(program.sizes),
-        "fixed": list(program.fixed), "seams": plain(program.seams),
-    }  # fmt: skip
+        "plan_version": PLAN_VERSION,
+        "name": program.name,
+        "buffers": described(program.buffers),
+        "sources": plain(program.sources),
+        "steps": steps,
+        "issue": program.issue,
+        "sizes": dict(program.sizes),
+        "fixed": list(program.fixed),
+        "seams": plain(program.seams),
+    }
     return {**found, "formulas": {pointer: each.text for pointer, each in _extents(found, "")}}
 
 

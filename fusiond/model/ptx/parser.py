@@ -194,8 +194,14 @@ class _Parser:
         if at < len(words) and words[at] in _SPACE_WORDS:
             return self._variable(words, self._begun)
         if words[0] in (
-            ".pragma", ".alias", ".branchtargets", ".calltargets", ".callprototype", ".maxnreg", ".noreturn",
-        ):  # fmt: skip
+            ".pragma",
+            ".alias",
+            ".branchtargets",
+            ".calltargets",
+            ".callprototype",
+            ".maxnreg",
+            ".noreturn",
+        ):
             return Directive(self._begun, tuple(words))
         raise PtxError(f"{words[0]!r} is not known", self._begun)
 

@@ -80,9 +80,14 @@ class Guard:
         if self._owner != os.getpid():  # a fork of ours: the children are its parent's
             self._groups &= {int(line[2:])}
         self._shell = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            bufsize=0, start_new_session=True, cwd="/",
-        )  # fmt: skip
+            ["/bin/sh", "-c", _GUARD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+            cwd="/",
+        )
         self._owner = os.getpid()
         assert self._shell.stdin is not None
         self._shell.stdin.write(b"".join(b"+ %d\n" % group for group in sorted(self._groups)))
@@ -100,17 +105,27 @@ def kill(child: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
 
 
 def run(
-    command: Sequence[str], *, timeout_secs: float, cwd: Path | None = None,
+    command: Sequence[str],
+    *,
+    timeout_secs: float,
+    cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, with nothing on standard input, and hand back what it wrote.
 
     Its group is its own, so Ctrl-C is not for it; all of the group is gone when this returns or raises. Raises OSError
     when it cannot be started, and subprocess.TimeoutExpired."""
     with subprocess.Popen(
-        ["/bin/sh", "-c", _WAIT, "sh", *command], cwd=cwd, env=environment, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
-    ) as child:  # fmt: skip
+        ["/bin/sh", "-c", _WAIT, "sh", *command],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as child:
         try:
             GUARD.add(child.pid)
             deadline = time.monotonic() + timeout_secs

@@ -63,9 +63,14 @@ class Planner:
     alone then."""
 
     def __init__(
-        self, *, source: str = "", limits: ChildLimits | None = None, children: int | None = None,
-        environment: Mapping[str, str] | None = None, only: Sequence[str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        source: str = "",
+        limits: ChildLimits | None = None,
+        children: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        only: Sequence[str] | None = None,
+    ) -> None:
         self.limits = limits or ChildLimits()
         self.numbers = itertools.count()
         self.forgotten: deque[int] = deque()

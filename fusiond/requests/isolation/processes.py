@@ -83,9 +83,13 @@ class Zygote:
     """The process that forks, and the thread that hears of its children's ends."""
 
     def __init__(
-        self, source: str, limits: ChildLimits, environment: Mapping[str, str], without: tuple[str, ...],
+        self,
+        source: str,
+        limits: ChildLimits,
+        environment: Mapping[str, str],
+        without: tuple[str, ...],
         only: Sequence[str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         told = only is not None
         wanted = start.arguments(limits.secs, limits.memory_bytes, limits.stack_bytes, source, without, told)
         found = start.started(wanted, environment)

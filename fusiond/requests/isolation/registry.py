@@ -35,9 +35,12 @@ class IsolatedRegistry(Registry):
     here: Environment | None = None  #: What the plugins were loaded from, where all of them loaded
 
     def __init__(
-        self, planner: Planner, *, points: tuple[importlib.metadata.EntryPoint, ...] = (),
+        self,
+        planner: Planner,
+        *,
+        points: tuple[importlib.metadata.EntryPoint, ...] = (),
         known: Description | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.planner = planner
         described = known or planner.description

@@ -125,9 +125,13 @@ def _become_zygote(control: int, out: int, err: int, arguments: Sequence[str]) -
 
 
 def arguments(
-    secs: float = SECS, memory_bytes: int = MEMORY_BYTES, stack_bytes: int = STACK_BYTES, source: str = "",
-    without: Sequence[str] = (), told: bool = False,
-) -> tuple[str, ...]:  # fmt: skip
+    secs: float = SECS,
+    memory_bytes: int = MEMORY_BYTES,
+    stack_bytes: int = STACK_BYTES,
+    source: str = "",
+    without: Sequence[str] = (),
+    told: bool = False,
+) -> tuple[str, ...]:
     """The command line of a zygote; `told`: it waits to be told which plugins to load."""
     return (str(secs), str(memory_bytes), str(stack_bytes), source, "told" if told else "", *without)
 

@@ -71,16 +71,21 @@ def described(registry: Registry) -> Description:
     return Description(
         strategies=tuple(
             Described(
-                name=each.name, version=each.version, job_keys=tuple(each.job_keys),
-                wrong_versions=tuple(each.wrong_versions), names=dict(each.names), drafts=tuple(each.drafts),
-                orders=tuple(each.orders), documents={kind: dict(schema) for kind, schema in each.documents.items()},
+                name=each.name,
+                version=each.version,
+                job_keys=tuple(each.job_keys),
+                wrong_versions=tuple(each.wrong_versions),
+                names=dict(each.names),
+                drafts=tuple(each.drafts),
+                orders=tuple(each.orders),
+                documents={kind: dict(schema) for kind, schema in each.documents.items()},
             )
             for each in registry.strategies.values()
         ),
         states=tuple(registry.states),
         catalogue=dict(registry.catalogue),
         listens=registry.listens,
-    )  # fmt: skip
+    )
 
 
 def _serve(control: socket.socket, become_child: Callable[[int], None]) -> None:

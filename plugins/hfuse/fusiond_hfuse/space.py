@@ -461,9 +461,13 @@ def of_paper(group: KernelGroup, limits: DeviceLimits) -> Space:
     if not split:
         return EMPTY
     values: dict[str, tuple[Value, ...]] = {
-        "kind": ("horizontal",), "level": ("warp",), "map": ("pad",), "order": (group.letters,),
-        f"threads.{first}": tuple(split), f"threads.{second}": tuple(whole - each for each in split),
-    }  # fmt: skip
+        "kind": ("horizontal",),
+        "level": ("warp",),
+        "map": ("pad",),
+        "order": (group.letters,),
+        f"threads.{first}": tuple(split),
+        f"threads.{second}": tuple(whole - each for each in split),
+    }
     if limits.registers_per_sm > 0:
         values["cap"] = ("none", "paper")
     return Space(

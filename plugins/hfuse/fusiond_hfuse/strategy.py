@@ -108,9 +108,12 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         report["bound"] = resources.even_bound(known) if whole and not single else None
         rejections += together
         return Analysis(
-            workload=workload, report=frozen(report), rejections=tuple(dict.fromkeys(rejections)), alone=single,
+            workload=workload,
+            report=frozen(report),
+            rejections=tuple(dict.fromkeys(rejections)),
+            alone=single,
             payload=known,
-        )  # fmt: skip
+        )
 
     def parts(self, analysis: Analysis[FusionRequest, GroupAnalysis]) -> tuple[Job, ...]:
         """A job for every legal pair of three or more; equal pairs (a kernel that stands twice) once."""

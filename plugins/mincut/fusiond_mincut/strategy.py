@@ -132,8 +132,12 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
             "cuts": [_cut(each) for each in planned.cuts],
             "benefit": planned.benefit,
             "partition": str(planned.partition),
-            "optimum": None if best is None else {
-                "partition": str(best.partition), "benefit": best.benefit, "gap": best.benefit - planned.benefit,
+            "optimum": None
+            if best is None
+            else {
+                "partition": str(best.partition),
+                "benefit": best.benefit,
+                "gap": best.benefit - planned.benefit,
                 "complete": best.complete,
             },
             "basic": str(partition.basic(pipeline, model)),
@@ -151,7 +155,7 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
                 each.name: {"alu": each.operations.alu, "sfu": each.operations.sfu} for each in pipeline.kernels
             },
             "dot": drawing.dot(pipeline, planned) if len(pipeline.kernels) <= MOST_DRAWN else None,
-        }  # fmt: skip
+        }
         return Analysis(
             workload=workload,
             report=frozen(report),

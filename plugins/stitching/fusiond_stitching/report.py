@@ -122,14 +122,22 @@ def kernels(planned: PlannedModule) -> int | None:
 
 def _group(module: HloModule, kernel: StitchedKernel, program: BlockProgram) -> dict[str, Any]:
     return {
-        "name": f"{kernel.name}.{program.name}", "kernel": kernel.name, "root": program.root,
+        "name": f"{kernel.name}.{program.name}",
+        "kernel": kernel.name,
+        "root": program.root,
         "instructions": [each.instruction for each in program.results],
-        "shared_bytes": program.shared_bytes, "blocks": program.blocks, "threads": kernel.threads,
-        "stages": len(program.stages), "kind": _kind(program),
+        "shared_bytes": program.shared_bytes,
+        "blocks": program.blocks,
+        "threads": kernel.threads,
+        "stages": len(program.stages),
+        "kind": _kind(program),
         "trips": module[program.root].attributes["loop"].trips if program.scan else None,
-        "schedule": {"split_dim": program.schedule.split_dim, "sword": program.schedule.sword,
-                     "sched_type": str(program.schedule.sched_type)},
-    }  # fmt: skip
+        "schedule": {
+            "split_dim": program.schedule.split_dim,
+            "sword": program.schedule.sword,
+            "sched_type": str(program.schedule.sched_type),
+        },
+    }
 
 
 def _kind(program: BlockProgram) -> str:

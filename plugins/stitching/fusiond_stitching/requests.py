@@ -135,9 +135,16 @@ def of_group(request: StitchingRequest, part: Part) -> StitchingRequest:
     digests = {name: text for name, text in given.files.items() if name.startswith("digest:")}
     job = dataclasses.replace(given, request=frozen(keys), lines=frozen(), files=frozen(digests))
     return StitchingRequest(
-        job=job, module=part.module, fills=part.fills, dots=part.dots, accuracy=request.accuracy,
-        deterministic=request.deterministic, probes=0, groups=0, group=True,
-    )  # fmt: skip
+        job=job,
+        module=part.module,
+        fills=part.fills,
+        dots=part.dots,
+        accuracy=request.accuracy,
+        deterministic=request.deterministic,
+        probes=0,
+        groups=0,
+        group=True,
+    )
 
 
 def within(job: Job, part: Part, whole: HloModule) -> Job:

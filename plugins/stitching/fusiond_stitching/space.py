@@ -86,8 +86,12 @@ def alone(limits: DeviceLimits) -> Space:
 def alone_seeds(limits: DeviceLimits) -> tuple[tuple[str, Config], ...]:
     """As the whole module begins; many blocks; as the paper stores and exchanges."""
     first: dict[str, Value] = {
-        "rows": ROWS[0], "exchange": "warp", "grain": GRAINS[0], "threads": _threads(limits), "shared": "device",
-    }  # fmt: skip
+        "rows": ROWS[0],
+        "exchange": "warp",
+        "grain": GRAINS[0],
+        "threads": _threads(limits),
+        "shared": "device",
+    }
     stages = {**first, "rows": SHARED}
     return (
         ("default", Config.of(first)),
@@ -146,7 +150,12 @@ def policy(config: Config, limits: DeviceLimits, *, dots: str) -> FusionPolicy:
         grain=config.integer("grain"),
         shared_limit=shared_limits(limits)["paper" if paper_shared else "device"],
         multiprocessors=max(1, limits.multiprocessors),
-        layers=not beyond, merge=beyond, recompute=beyond, middle=beyond, spill=beyond, lift=beyond,
+        layers=not beyond,
+        merge=beyond,
+        recompute=beyond,
+        middle=beyond,
+        spill=beyond,
+        lift=beyond,
         update_tiles=config.get("scatters") == "tiles",
         registers=rows != SHARED,
         row_shared=limits.shared_bytes_per_block if rows != SHARED and not paper_shared else 0,
@@ -155,7 +164,7 @@ def policy(config: Config, limits: DeviceLimits, *, dots: str) -> FusionPolicy:
         packing=fusion in ("packed", "barriers"),
         barriers=fusion == "barriers",
         stitch_dots=dots == "stitched" or (dots == "any" and config.text("dots") == "stitched"),
-    )  # fmt: skip
+    )
 
 
 def seeds(

@@ -76,8 +76,16 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
             content["accuracy"] = request.accuracy
         if request.deterministic:
             content["deterministic"] = True
-        return Workload(strategy=self.name, strategy_version=self.version, name=title, members=(title,), sizes=frozen(),
-                        content=content, payload=request, source_hashes=frozen(hashes))  # fmt: skip
+        return Workload(
+            strategy=self.name,
+            strategy_version=self.version,
+            name=title,
+            members=(title,),
+            sizes=frozen(),
+            content=content,
+            payload=request,
+            source_hashes=frozen(hashes),
+        )
 
     def boundaries(self, text: str) -> tuple[str, ...]:
         module = importer.read(text, "the region")
@@ -269,8 +277,15 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
         for name, way in ways.items():
             wanted[way.threads] += counts[name] * times_us[name]
         threads = max(wanted, key=lambda each: (wanted[each], -each), default=None)
-        found = spaces.seeds(about.limits, space_, dots=about.request.dots, large=about.forms.split,
-                             scatters=about.forms.scatters, ways=ways, threads=threads)  # fmt: skip
+        found = spaces.seeds(
+            about.limits,
+            space_,
+            dots=about.request.dots,
+            large=about.forms.split,
+            scatters=about.forms.scatters,
+            ways=ways,
+            threads=threads,
+        )
         # What parts were measured for speaks for itself; else those that move least come first.
         measured = [each for each in found if "schedules" in each[1]][: 4 if ways else 0]
         others = [each for each in found if each not in measured]
@@ -399,10 +414,14 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
     ) -> Composition:
         own = self._own(about, module, rules, planned)
         return Composition(
-            module=module, found=planned, parts=own, rules=rules, limits=about.limits,
+            module=module,
+            found=planned,
+            parts=own,
+            rules=rules,
+            limits=about.limits,
             ways={root: ways[each.name] for root, each in own.items() if each.name in ways},
             shared_limits=spaces.shared_limits(about.limits),
-        )  # fmt: skip
+        )
 
     def resolved(
         self, analysis: Analysis[StitchingRequest, StitchingAnalysis], config: Config, answers: Answers

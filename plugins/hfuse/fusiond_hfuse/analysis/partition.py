@@ -114,10 +114,15 @@ def _blocks_of_sides(
     virtual = {letter: config.integer(name) if name in config else 1 for letter, name in named.items()}
     slots = {slot.letter: slot for slot in overlaid(group, virtual)}
     return tuple(
-        FusedSide(slot=slots[letter], shape=block_shape(slots[letter], threads[letter]), first=0,
-                  barrier=0 if virtual[letter] == 1 else shadows.FIRST_ID, virtual=virtual[letter])
+        FusedSide(
+            slot=slots[letter],
+            shape=block_shape(slots[letter], threads[letter]),
+            first=0,
+            barrier=0 if virtual[letter] == 1 else shadows.FIRST_ID,
+            virtual=virtual[letter],
+        )
         for letter in order
-    )  # fmt: skip
+    )
 
 
 def _threads_of_sides(

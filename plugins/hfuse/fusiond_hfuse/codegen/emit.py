@@ -50,9 +50,13 @@ MOST_BLOCKS = 2**31 - 1  #: Of a launch, along x
 
 
 def unfused(
-    group: KernelGroup, threads: Mapping[str, int], caps: Mapping[str, int | None], *, order: str = "",
+    group: KernelGroup,
+    threads: Mapping[str, int],
+    caps: Mapping[str, int | None],
+    *,
+    order: str = "",
     issue: str = "sequence",
-) -> Program:  # fmt: skip
+) -> Program:
     """The kernels as they are, launched in `order` (of letters): one after the other (`sequence`), each on a stream of
     its own (`streams`), or these as one CUDA graph (`graph`)."""
     order, streams = order or group.letters, issue != "sequence"
@@ -212,16 +216,23 @@ def fused_source(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap)
     symbols = tuple(f"{_namespace(letter, ptx=ptx)}{symbol}" for letter, symbol in variables)
     if ptx:
         return Source(
-            name="fused", text=ptx_fuse.write(schedule, cap), language=SourceLanguage.PTX,
-            entries=(fuse.entry_name(schedule),), register_cap=cap.registers,
+            name="fused",
+            text=ptx_fuse.write(schedule, cap),
+            language=SourceLanguage.PTX,
+            entries=(fuse.entry_name(schedule),),
+            register_cap=cap.registers,
             symbols=symbols,
-        )  # fmt: skip
+        )
     setters = [entry for each in group.slots for entry in host_variables.entries(each.kernel, each.letter)]
     setting = "".join(host_variables.text(each.kernel, each.letter) for each in group.slots)
     return Source(
-        name="fused", text=fuse.write(schedule, cap) + setting, entries=(fuse.entry_name(schedule), *setters),
-        register_cap=cap.registers, flags=group.slots[0].kernel.flags, symbols=symbols,
-    )  # fmt: skip
+        name="fused",
+        text=fuse.write(schedule, cap) + setting,
+        entries=(fuse.entry_name(schedule), *setters),
+        register_cap=cap.registers,
+        flags=group.slots[0].kernel.flags,
+        symbols=symbols,
+    )
 
 
 def aligned(schedule: FusionSchedule, shared_bytes: int) -> int:

@@ -171,9 +171,12 @@ class SideWriter:
         before += self._wide_arena(function.body)
         body = self._rewritten(function.body, self._changes(function, entry=False))
         return dataclasses.replace(
-            function, linkage=(), name=self._names[function.name], parameters=(*function.parameters, *more),
+            function,
+            linkage=(),
+            name=self._names[function.name],
+            parameters=(*function.parameters, *more),
             body=PtxBlock(body.line, (*before, *body.statements)),
-        )  # fmt: skip
+        )
 
     # --- the body ---
 

@@ -131,9 +131,12 @@ def _bound(known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule) -
         return None
     shared = sum(facts.shared_bytes for facts in used) + int(emit.arena_bytes(schedule, shapes_of(schedule)))
     return registers.bound(
-        known.target.limits, threads=tuple(side.threads for side in schedule.by_letter),
-        registers=tuple(facts.registers for facts in used), shared_bytes=shared, block=schedule.threads,
-    )  # fmt: skip
+        known.target.limits,
+        threads=tuple(side.threads for side in schedule.by_letter),
+        registers=tuple(facts.registers for facts in used),
+        shared_bytes=shared,
+        block=schedule.threads,
+    )
 
 
 def _natives(known: GroupAnalysis, schedule: FusionSchedule) -> list[CompileFacts] | None:

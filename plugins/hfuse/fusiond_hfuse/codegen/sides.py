@@ -20,11 +20,15 @@ def namespace(side: FusedSide) -> str:
     defines = define_values(kernel.defines, side.slot.sizes, side.shape, where=kernel.where("defines"))
     macros = list(dict.fromkeys([*(name for name, _ in defines), *kernel.unit.macros]))
     lines = [
-        f"// --- {side.slot.letter}: {kernel.name} " + "-" * (92 - len(kernel.name)), "",
-        f"namespace fusiond_{side.slot.letter} {{", "",
+        f"// --- {side.slot.letter}: {kernel.name} " + "-" * (92 - len(kernel.name)),
+        "",
+        f"namespace fusiond_{side.slot.letter} {{",
+        "",
         "// Whatever is not shadowed must not compile: a helper that reads the fused block's index would be wrong.",
-        shadows.POISON, *_barrier(side), "",
-    ]  # fmt: skip
+        shadows.POISON,
+        *_barrier(side),
+        "",
+    ]
     if macros:
         lines += [*(f'#pragma push_macro("{name}")' for name in macros), ""]
     if defines:
@@ -73,11 +77,14 @@ def _side(side: FusedSide) -> Iterator[str]:
     parameters.append(f"void* const {SHARED}")
     parameters += [declaration(argument, parameter, letter) for argument, parameter in signature(side.slot)]
     passed = [
-        _index("fusiond_thread", side.shape), _block_index("fusiond_block", grid),
-        f"dim3({', '.join(map(str, side.shape))})", f"dim3({', '.join(grid)})",
-        f"fusiond_barrier{{{''.join(number)}}}", SHARED,
+        _index("fusiond_thread", side.shape),
+        _block_index("fusiond_block", grid),
+        f"dim3({', '.join(map(str, side.shape))})",
+        f"dim3({', '.join(grid)})",
+        f"fusiond_barrier{{{''.join(number)}}}",
+        SHARED,
         *(_passed(parameter, f"{letter}_{argument.name}") for argument, parameter in signature(side.slot)),
-    ]  # fmt: skip
+    ]
     for argument, parameter in signature(side.slot):
         if parameter.bytes or parameter.records:
             yield f"using fusiond_type_{argument.name} = {_spelled(parameter)};"

@@ -315,11 +315,17 @@ def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[KernelArg
     left_out = ("source", "include", "sizes", "odd", "summary", "arguments", "constants")
     described = {key: node.plain() for key, node in keys.items() if key not in left_out}
     patterns = [
-        [each.name, each.dtype, each.elements.text if each.elements else None, _value_text(each.value),
-         _pattern(each.buffer), *map(_described_member, each.members),
-         *filter(None, (each.hex, each.symbol, _part_text(each)))]
+        [
+            each.name,
+            each.dtype,
+            each.elements.text if each.elements else None,
+            _value_text(each.value),
+            _pattern(each.buffer),
+            *map(_described_member, each.members),
+            *filter(None, (each.hex, each.symbol, _part_text(each))),
+        ]
         for each in arguments
-    ]  # fmt: skip
+    ]
     return content_key([described, patterns, text])
 
 

@@ -70,10 +70,14 @@ class _Expansion:
         self._file(path, where, ())
         names = dict.fromkeys(self.headers.values())
         return TranslationUnit(
-            text="\n".join(self.lines) + "\n", origins=tuple(self.origins),
-            system=tuple(name for name in names if name in HOISTED), macros=tuple(self.macros), files=dict(self.files),
-            includes=dict(self.includes), unread=tuple(name for name in names if name not in HOISTED | _IMPLICIT),
-        )  # fmt: skip
+            text="\n".join(self.lines) + "\n",
+            origins=tuple(self.origins),
+            system=tuple(name for name in names if name in HOISTED),
+            macros=tuple(self.macros),
+            files=dict(self.files),
+            includes=dict(self.includes),
+            unread=tuple(name for name in names if name not in HOISTED | _IMPLICIT),
+        )
 
     def _file(self, path: str, where: str, above: tuple[str, ...]) -> None:
         if len(above) > _MAX_DEPTH:

@@ -169,11 +169,14 @@ def _of_source(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel
     entry, instance = _named(keys)
     named = "instance" in keys
     way = Reading(
-        entry=entry, name=given.name, where=keys["instance" if named else "entry"].where,
-        instance=instance if named else None, flags=given.flags,
+        entry=entry,
+        name=given.name,
+        where=keys["instance" if named else "entry"].where,
+        instance=instance if named else None,
+        flags=given.flags,
         defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=given.where("defines")),
         variables=tuple(each.symbol for each in given.variables),
-    )  # fmt: skip
+    )
     try:
         whole = includes.expand(inputs, source, _folders(keys), yaml=given.path, where=keys["source"].where)
         unit, parsed = parse_kernel(whole, way)

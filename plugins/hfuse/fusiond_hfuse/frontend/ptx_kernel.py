@@ -130,10 +130,17 @@ def _found(module: Module, text: str, entry: str, where: str) -> PtxText:
         ids |= {numbers.get(barrier_id(each), -1) for each in notable[function.name] if is_block_barrier(each)}
     bases = {each.base for listed in notable.values() for each in listed}
     return PtxText(
-        text=text, module=module, entry=kernel, functions=functions, variables=variables, words=words, notable=notable,
-        barriers=tuple(sorted(ids)), warpgroups=not bases.isdisjoint(_WHOLE_WARPGROUPS),
+        text=text,
+        module=module,
+        entry=kernel,
+        functions=functions,
+        variables=variables,
+        words=words,
+        notable=notable,
+        barriers=tuple(sorted(ids)),
+        warpgroups=not bases.isdisjoint(_WHOLE_WARPGROUPS),
         seeing=_seeing(functions, variables, words, notable),
-    )  # fmt: skip
+    )
 
 
 def _instructions(function: Function) -> list[Instruction]:
@@ -169,9 +176,11 @@ def barrier_numbers(function: Function, notable: Iterable[Instruction]) -> dict[
 
 
 def _seeing(
-    functions: tuple[Function, ...], variables: tuple[Variable, ...], words: Mapping[str, frozenset[str]],
-    notable: Mapping[str, Sequence[Instruction]]
-) -> frozenset[str]:  # fmt: skip
+    functions: tuple[Function, ...],
+    variables: tuple[Variable, ...],
+    words: Mapping[str, frozenset[str]],
+    notable: Mapping[str, Sequence[Instruction]],
+) -> frozenset[str]:
     dynamic = {each.name for each in variables if each.space == "shared" and each.elements is None}
     names = {each.name for each in functions}
     found = {
@@ -196,16 +205,23 @@ def _parsed(ptx: PtxText, name: str) -> Parsed:
     beside = [*_refused(name, _only_by_blocks(ptx)), *_early(ptx, name, leaving)]
     bound = limits.get("reqntid", limits.get("maxntid"))
     return Parsed(
-        entry=entry.name, parameters=tuple(map(_parameter, entry.parameters)), uses_dynamic_shared=bool(ptx.dynamic),
+        entry=entry.name,
+        parameters=tuple(map(_parameter, entry.parameters)),
+        uses_dynamic_shared=bool(ptx.dynamic),
         static_shared_bytes=sum(each.size_bytes for each in _static_arrays(ptx)),
         launch_bound=math.prod(bound) if bound else None,
         rejections=tuple(dict.fromkeys(_refused(name, _refusals(ptx)))),
-        resident_blocks=limits.get("minnctapersm", (0,))[0], alignment=alignment, drains=leaving.drains and not beside,
-        beside=tuple(dict.fromkeys(beside)), by_warps=by_warps, parts=leaving.leaves,
-        barrier_ids=max(len(ptx.barriers), 1), warpgroups=ptx.warpgroups,
+        resident_blocks=limits.get("minnctapersm", (0,))[0],
+        alignment=alignment,
+        drains=leaving.drains and not beside,
+        beside=tuple(dict.fromkeys(beside)),
+        by_warps=by_warps,
+        parts=leaving.leaves,
+        barrier_ids=max(len(ptx.barriers), 1),
+        warpgroups=ptx.warpgroups,
         cluster=limits.get("reqnctapercluster", (1,))[0],
         cooperative=any(not words.isdisjoint(_GRID_BARRIER) for words in ptx.words.values()),
-    )  # fmt: skip
+    )
 
 
 def _notable(ptx: PtxText) -> Iterator[Instruction]:
@@ -315,9 +331,14 @@ def _parameter(declared: Variable) -> KernelParameter:
     size = SIZES[declared.type] * (declared.elements or 1)
     spelling = f".{declared.type}" + "".join(f"[{each}]" for each in declared.extents)
     return KernelParameter(
-        name=declared.name, pointer=".ptr" in declared.attributes, dtype=None, spelling=spelling, target="",
-        bytes=size, record=bool(declared.extents),
-    )  # fmt: skip
+        name=declared.name,
+        pointer=".ptr" in declared.attributes,
+        dtype=None,
+        spelling=spelling,
+        target="",
+        bytes=size,
+        record=bool(declared.extents),
+    )
 
 
 def checked(

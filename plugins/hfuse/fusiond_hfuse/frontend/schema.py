@@ -70,10 +70,14 @@ def kernel() -> dict[str, Any]:
             "constants": {"anyOf": [list_of(variable), mapping_of(_several(_CONSTANT))]},
             "warps": _several({"enum": [1, 2, 4, 8, 16, 32]}),
             "stages": _several({"type": "integer", "minimum": 1, "maximum": 64}),
-            "block": {"anyOf": [closed({"shape": _SHAPE, "tune": {"enum": ["x", "y", "z"]}}, ["shape"]),
-                                closed({"shapes": list_of(_SHAPE, least=1)}, ["shapes"])]},
+            "block": {
+                "anyOf": [
+                    closed({"shape": _SHAPE, "tune": {"enum": ["x", "y", "z"]}}, ["shape"]),
+                    closed({"shapes": list_of(_SHAPE, least=1)}, ["shapes"]),
+                ]
+            },
             "grid": list_of(EXPRESSION, least=1, most=3),
             "shared": {**EXPRESSION, "description": "bytes of the extern __shared__ array"},
         },
         ["kernel", "source", "entry", "arguments", "grid"],
-    )  # fmt: skip
+    )

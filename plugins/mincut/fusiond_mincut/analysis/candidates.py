@@ -27,8 +27,9 @@ class CandidateBlocks:
 
 def paper(pipeline: Pipeline, model: BenefitModel, limit: int = LIMIT) -> CandidateBlocks:
     """Every block of two kernels and more that `legality.paper` accepts."""
-    harmful = {producer for producer, consumer in pipeline.edges
-               if benefit.gain(pipeline, producer, consumer, model) <= 0}  # fmt: skip
+    harmful = {
+        producer for producer, consumer in pipeline.edges if benefit.gain(pipeline, producer, consumer, model) <= 0
+    }
 
     def feeding(block: frozenset[str]) -> list[str]:
         """Kernels whose images only this block reads."""

@@ -62,8 +62,10 @@ def graph(pipeline: Pipeline, chosen: Partition) -> DrawnGraph:
     """The pipeline cut into blocks: an edge between two blocks is an image that is written and read again."""
     block = {name: number for number, each in enumerate(chosen.blocks) for name in each.kernels}
     nodes = [DrawnNode(name=each.name, text=each.name, group=-1) for each in pipeline.inputs]
-    nodes += [DrawnNode(name=each.name, text=f"{each.name} ({each.pattern})", group=block[each.name])
-              for each in pipeline.kernels]  # fmt: skip
+    nodes += [
+        DrawnNode(name=each.name, text=f"{each.name} ({each.pattern})", group=block[each.name])
+        for each in pipeline.kernels
+    ]
     edges = (Edge(source=image, target=each.name) for each in pipeline.kernels for image in each.reads)
     cut = counted(len(chosen.blocks), "kernel")
     return DrawnGraph(title=f"The pipeline, cut into {cut}", nodes=tuple(nodes), edges=tuple(edges))

@@ -62,8 +62,9 @@ def space(pipeline: Pipeline, block: KernelBlock) -> Space:
     local = (*emit.choices(pipeline, block), *([emit.ROWS] if rolling else []))
     parameters = [Parameter(name="local", values=local)] if len(local) > 1 else []
     when = f"local != '{emit.ROWS}'" if rolling else None
-    parameters += [Parameter(name=name, values=values, when=when)
-                   for name, values in (("threads", THREADS), ("pixels", PIXELS))]  # fmt: skip
+    parameters += [
+        Parameter(name=name, values=values, when=when) for name, values in (("threads", THREADS), ("pixels", PIXELS))
+    ]
     if rolling:
         parameters.append(Parameter(name="strip", values=rolling, when=f"local == '{emit.ROWS}'"))
     return Space(parameters=tuple(parameters))
@@ -100,8 +101,13 @@ def of(config: Config) -> BlockParams:
 def config(params: BlockParams, space_: Space) -> Config:
     """The point of `space` that is this way."""
     threads = f"{params.block_x}x{params.block_y}"
-    values: dict[str, Value] = {"shape": label(params), "threads": threads, "pixels": params.pixels,
-                                "local": params.local, "strip": label(params)}  # fmt: skip
+    values: dict[str, Value] = {
+        "shape": label(params),
+        "threads": threads,
+        "pixels": params.pixels,
+        "local": params.local,
+        "strip": label(params),
+    }
     named = {each.name: values[each.name] for each in space_.parameters}
     return Config.of({each.name: values[each.name] for each in space_.parameters if space_.active(named, each)})
 

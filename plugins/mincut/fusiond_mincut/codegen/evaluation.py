@@ -196,8 +196,10 @@ class PixelEvaluation:
             return cpp("({})", _or_constant(there.code, at(wx, wy), border, image.dtype))
         self.functions.modes.add(border.mode)
         index = f"{border.mode}_index"
-        mapped = (body.declare("int", name, call(index, place.code, side))
-                  for name, place, side in zip(("ix", "iy"), (wx, wy), sides, strict=True))  # fmt: skip
+        mapped = (
+            body.declare("int", name, call(index, place.code, side))
+            for name, place, side in zip(("ix", "iy"), (wx, wy), sides, strict=True)
+        )
         return at(*map(Term, mapped))
 
     # --- tiles ---

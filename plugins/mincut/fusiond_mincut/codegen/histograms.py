@@ -35,8 +35,13 @@ def histogram(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
         boundary_stages.entry(names[1], threads, given, _count(pipeline, kernel, threads)),
     ]
     blocks = least(MOST_BLOCKS, ceil_div(width * height, threads * PIXELS_PER_THREAD))
-    cleared = CudaLaunch(entry=names[0], grid=(ceil_div(bins * rows, threads), 1, 1), block=(threads, 1, 1),
-                         images=(kernel.name,), scalars=(bins, rows))  # fmt: skip
+    cleared = CudaLaunch(
+        entry=names[0],
+        grid=(ceil_div(bins * rows, threads), 1, 1),
+        block=(threads, 1, 1),
+        images=(kernel.name,),
+        scalars=(bins, rows),
+    )
     counted = boundary_stages.launch(
         pipeline, kernel, names[1], blocks, threads, kernel.name, first=(bins, rows), shared_bytes=shared_bytes(kernel)
     )

@@ -43,8 +43,14 @@ def reduction(pipeline: Pipeline, kernel: ImageKernel, threads: int) -> Written:
     partial = Buffer(name=f"{kernel.name}.partial", dtype=held, elements=blocks * kernel.channels, role=Role.SCRATCH)
     bytes_ = shared_bytes(kernel, threads)
     first = boundary_stages.launch(pipeline, kernel, entries[0], blocks, threads, partial.name, shared_bytes=bytes_)
-    second = CudaLaunch(entry=entries[1], grid=(1, 1, 1), block=(threads, 1, 1), shared_bytes=bytes_,
-                        images=(partial.name, kernel.name), scalars=(blocks,))  # fmt: skip
+    second = CudaLaunch(
+        entry=entries[1],
+        grid=(1, 1, 1),
+        block=(threads, 1, 1),
+        shared_bytes=bytes_,
+        images=(partial.name, kernel.name),
+        scalars=(blocks,),
+    )
     return Written(text="\n".join(parts), launches=(first, second), scratch=(partial,))
 
 

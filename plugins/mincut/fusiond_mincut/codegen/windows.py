@@ -160,8 +160,14 @@ def staged(pipeline: Pipeline, block: KernelBlock, width: int, height: int) -> t
                     continue
                 if name not in copies:
                     own, body = free_name(f"{name}_staged", taken), PixelAccess(name, 0, 0, None, image.dtype)
-                    copies[name] = ImageKernel(name=own, pattern="point", bodies=(body,), dtype=image.dtype,
-                                               channels=image.channels, area=image.area)  # fmt: skip
+                    copies[name] = ImageKernel(
+                        name=own,
+                        pattern="point",
+                        bodies=(body,),
+                        dtype=image.dtype,
+                        channels=image.channels,
+                        area=image.area,
+                    )
                     kernels.append(copies[name])
                     members.append(own)
                 kernel = _reading(kernel, name, copies[name].name)

@@ -57,9 +57,12 @@ class Way:
     def of(config: Config) -> Way:
         """The way that a config of a part stands for. KeyError or TypeError for any other config."""
         return Way(
-            threads=config.integer("threads"), grain=config.integer("grain"), exchange=config.text("exchange"),
-            shared=config.text("shared"), rows=config.text("rows"),
-        )  # fmt: skip
+            threads=config.integer("threads"),
+            grain=config.integer("grain"),
+            exchange=config.text("exchange"),
+            shared=config.text("shared"),
+            rows=config.text("rows"),
+        )
 
     @staticmethod
     def read(text: str) -> Way:
@@ -73,9 +76,14 @@ class Way:
         """The rules of a whole plan with this way in their place. `shared_limits`: bytes by label."""
         registers = self.rows != SHARED
         return dataclasses.replace(
-            rules, threads=self.threads, grain=self.grain, warp=self.exchange == "warp", registers=registers,
-            per_thread=int(self.rows) if registers else rules.per_thread, shared_limit=shared_limits[self.shared],
-        )  # fmt: skip
+            rules,
+            threads=self.threads,
+            grain=self.grain,
+            warp=self.exchange == "warp",
+            registers=registers,
+            per_thread=int(self.rows) if registers else rules.per_thread,
+            shared_limit=shared_limits[self.shared],
+        )
 
 
 @dataclass(kw_only=True)

@@ -92,9 +92,11 @@ class _Fusing:
             for each in self.groups
         )
         return Fusion(
-            groups=fusion.in_order(self.module, groups), calls=frozen(self.calls), read=frozen(self.read),
+            groups=fusion.in_order(self.module, groups),
+            calls=frozen(self.calls),
+            read=frozen(self.read),
             reasons=frozen(self.reasons),
-        )  # fmt: skip
+        )
 
     # --- one instruction ---
 

@@ -408,8 +408,10 @@ class _Document:
         value = self.module[found.name]
         kind = self._folded_by(value)
         dims, rest = self.module[value.operands[0]].dims, iter(found.index)
-        index = tuple(_all_along(at, size, fixed) if at in value.attributes["dimensions"] else next(rest)
-                      for at, size in enumerate(dims))  # fmt: skip
+        index = tuple(
+            _all_along(at, size, fixed) if at in value.attributes["dimensions"] else next(rest)
+            for at, size in enumerate(dims)
+        )
         sides = self._sides(Seen(name=value.operands[0], index=index), kind)
         window = next((each for each in sides if each.taps), None)
         taps = window.taps if window is not None else ()

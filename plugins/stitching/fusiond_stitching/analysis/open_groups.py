@@ -95,10 +95,14 @@ class OpenGroups:
         fits = [each for each in found if self._suits(instruction, each.chunks[instruction.name], each.blocks)]
         number = len(self.groups) + len(self.merged)
         self.groups[number] = group = OpenGroup(
-            number=number, place=place, root=instruction.name, layer=self.layer_of(instruction.name),
-            members=[instruction.name], candidates=(fits or found)[:KEPT],
+            number=number,
+            place=place,
+            root=instruction.name,
+            layer=self.layer_of(instruction.name),
+            members=[instruction.name],
+            candidates=(fits or found)[:KEPT],
             elementwise=instruction.elementwise or instruction.opcode in MOVEMENT,
-        )  # fmt: skip
+        )
         self._ask_operands(group, instruction)
         return group
 

@@ -123,9 +123,14 @@ def part(alone: HloModule, given: Mapping[str, Fill], *, dots: str) -> Part | No
     opcode = own[own.outputs[0]].opcode.replace("-", "_")
     name = f"{opcode}_{text_key(body + content_key([said, dots]))[:10]}"
     return Part(
-        name=name, module=dataclasses.replace(own, name=name), text=printer.written(own, name), names=frozen(names),
-        fills=frozen(filled), bytes=_bytes(own), dots=dots,
-    )  # fmt: skip
+        name=name,
+        module=dataclasses.replace(own, name=name),
+        text=printer.written(own, name),
+        names=frozen(names),
+        fills=frozen(filled),
+        bytes=_bytes(own),
+        dots=dots,
+    )
 
 
 def _renamed(alone: HloModule, given: Mapping[str, Fill]) -> tuple[dict[str, str], HloModule]:

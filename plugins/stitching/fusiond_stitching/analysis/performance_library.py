@@ -121,11 +121,18 @@ def key_of(module: HloModule, policy: FusionPolicy, instruction: HloInstruction,
     schedule = named(instruction.dims, chunk)
     plain = {name: each for name, each in instruction.attributes.items() if name not in ("computation", "values")}
     return Key(
-        opcode=instruction.opcode, dtype=instruction.dtype, dims=instruction.dims, chunk=chunk,
+        opcode=instruction.opcode,
+        dtype=instruction.dtype,
+        dims=instruction.dims,
+        chunk=chunk,
         operands=tuple((each.dtype, each.dims) for each in module.operands(instruction)),
-        schedule=str(schedule) if schedule else "", blocks=blocks, threads=policy.threads,
-        attributes=repr(sorted(plain.items())), warp=policy.warp, example=instruction.name,
-    )  # fmt: skip
+        schedule=str(schedule) if schedule else "",
+        blocks=blocks,
+        threads=policy.threads,
+        attributes=repr(sorted(plain.items())),
+        warp=policy.warp,
+        example=instruction.name,
+    )
 
 
 def estimate(

@@ -388,9 +388,12 @@ class StitchedKernel:
 def alone(program: BlockProgram, name: str, threads: int) -> StitchedKernel:
     """A block program in a launch of its own."""
     return StitchedKernel(
-        name=name, phases=(Phase(programs=(program,)),), threads=threads, grid=program.blocks,
+        name=name,
+        phases=(Phase(programs=(program,)),),
+        threads=threads,
+        grid=program.blocks,
         shared_bytes=program.shared_bytes,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,9 +44,14 @@ class FusionPolicy:
 def unfused(*, threads: int = 256, multiprocessors: int = 108, rules: str = "none") -> FusionPolicy:
     """One kernel per instruction; reshapes, broadcasts, iotas and constants cost none."""
     return FusionPolicy(
-        rules=rules, threads=threads, multiprocessors=multiprocessors, layers=False, middle=True, warp=True,
+        rules=rules,
+        threads=threads,
+        multiprocessors=multiprocessors,
+        layers=False,
+        middle=True,
+        warp=True,
         registers=True,
-    )  # fmt: skip
+    )
 
 
 def xla_rules(*, threads: int = 256, multiprocessors: int = 108) -> FusionPolicy:

@@ -97,9 +97,11 @@ def _pack(places: RowPlaces) -> int:
     """Columns that a thread loads and stores at once: as many of the widest type as go into 16 bytes."""
     inside = {each.name for each in places.nodes}
     read = (
-        operand for each in places.nodes for operand in each.operands
+        operand
+        for each in places.nodes
+        for operand in each.operands
         if operand not in inside and places.reads_in_place(each, operand)
-    )  # fmt: skip
+    )
     written = (name for name in places.stored if places.place[name] not in (RowPlace.ROW, RowPlace.FEW))
     widest = max((BYTES[places.module[name].dtype] for name in (*read, *written)), default=4)
     return math.gcd(places.shape.run or places.shape.columns, max(1, PACK_BYTES // widest))

@@ -148,8 +148,9 @@ class _StageOrder:
             place = self.places.place[members[0].name]
             chunk = FlatChunk(self._chunk(place, members[0].elements), self.blocks)
             results = tuple(StageResult(each.name, self._homes(each)) for each in members)
-            yield Stage(chunk=chunk, dims=members[0].dims, results=results, reduction=reduction, sweep=sweep,
-                        place=place)  # fmt: skip
+            yield Stage(
+                chunk=chunk, dims=members[0].dims, results=results, reduction=reduction, sweep=sweep, place=place
+            )
 
     def _chunk(self, place: RowPlace, elements: int) -> int:
         rows = self.rows

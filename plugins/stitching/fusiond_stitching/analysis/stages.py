@@ -349,7 +349,14 @@ class _Planner:
             if workspace is not None:
                 writes.append(f"{stage.results[0]}#workspace")
             needed = barrier.before(read, writes, stage.results)
-            stages.append(Stage(chunk=stage.chunk, dims=stage.dims, results=tuple(results), barrier=needed,
-                                reduction=reduction))  # fmt: skip
-        return BlockProgram(name=name, blocks=self.candidate.blocks, stages=tuple(stages), root=self.root,
-                            schedule=self.candidate.schedule, shared_bytes=size)  # fmt: skip
+            stages.append(
+                Stage(chunk=stage.chunk, dims=stage.dims, results=tuple(results), barrier=needed, reduction=reduction)
+            )
+        return BlockProgram(
+            name=name,
+            blocks=self.candidate.blocks,
+            stages=tuple(stages),
+            root=self.root,
+            schedule=self.candidate.schedule,
+            shared_bytes=size,
+        )

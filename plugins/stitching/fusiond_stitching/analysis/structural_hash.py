@@ -44,10 +44,17 @@ class _Outlining:
             for each in phase.programs:
                 self.numbers = {}  # each is a function of its own
                 stages = tuple(
-                    (stage.chunk, stage.dims, stage.barrier, stage.reduction, stage.sweep, stage.place,
-                     tuple(self._result(result) for result in stage.results))
+                    (
+                        stage.chunk,
+                        stage.dims,
+                        stage.barrier,
+                        stage.reduction,
+                        stage.sweep,
+                        stage.place,
+                        tuple(self._result(result) for result in stage.results),
+                    )
                     for stage in each.stages
-                )  # fmt: skip
+                )
                 held = tuple(self._node(name) for name in each.rows.held) if each.rows else ()
                 rows = dataclasses.replace(each.rows, held=()) if each.rows else None
                 turned = tuple(self._node(name) for name in each.tile.reads) if each.tile else ()

@@ -69,8 +69,15 @@ def _program(context: GroupContext, results: Sequence[HloInstruction], tile: Tra
         results=tuple(StageResult(each.name, (Global(module.buffer_of(each.name)),)) for each in results),
     )
     size = sum(tile_bytes(module, each) for each in tile.reads)
-    return BlockProgram(name=name, blocks=chunk.parts, stages=(stage,), root=context.group.root, tile=tile,
-                        schedule=ChunkSchedule(0, SIDE * SIDE, ScheduleKind.FLAT), shared_bytes=size)  # fmt: skip
+    return BlockProgram(
+        name=name,
+        blocks=chunk.parts,
+        stages=(stage,),
+        root=context.group.root,
+        tile=tile,
+        schedule=ChunkSchedule(0, SIDE * SIDE, ScheduleKind.FLAT),
+        shared_bytes=size,
+    )
 
 
 def tile_bytes(module: HloModule, read: str) -> int:

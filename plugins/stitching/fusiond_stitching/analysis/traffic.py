@@ -101,9 +101,12 @@ def read_bytes(module: HloModule, members: Iterable[str], buffered: Container[st
     own = set(members)
     evaluated = {name: module[name].elements for name in own}
     found: dict[str, int] = {}
-    inlined = reached(own, lambda name: [
-        each for each in module[name].operands if each not in buffered and module[each].opcode != "parameter"
-    ])  # fmt: skip
+    inlined = reached(
+        own,
+        lambda name: [
+            each for each in module[name].operands if each not in buffered and module[each].opcode != "parameter"
+        ],
+    )
     for name in sorted(inlined, key=module.number.__getitem__, reverse=True):
         user, count = module[name], evaluated.get(name, 0)
         for place, operand in enumerate(user.operands):

@@ -84,19 +84,30 @@ def _program(module: HloModule, plan: StitchingPlan, fills: Mapping[str, Fill], 
         if isinstance(step, LibraryCall):
             calls[step_name] = step.instruction
         used += buffers
-        steps.append(Launch(
-            name=step_name, source=SOURCE, entry=entry, grid=(kernel.grid, 1, 1), block=(kernel.threads, 1, 1),
-            shared_bytes=kernel.shared_bytes, cooperative=kernel.cooperative,
-            arguments=tuple(Pointer(buffer=each) for each in buffers), counted=step_name not in calls,
-        ))  # fmt: skip
+        steps.append(
+            Launch(
+                name=step_name,
+                source=SOURCE,
+                entry=entry,
+                grid=(kernel.grid, 1, 1),
+                block=(kernel.threads, 1, 1),
+                shared_bytes=kernel.shared_bytes,
+                cooperative=kernel.cooperative,
+                arguments=tuple(Pointer(buffer=each) for each in buffers),
+                counted=step_name not in calls,
+            )
+        )
         available |= {result.instruction for each in kernel.programs for result in each.results if result.stored}
     needed = frozenset[str]().union(*(text.headers for _, text in texts.values()))
     whole = _source(unit, [text.named(entry) for entry, text in texts.values()], needed)
     source = Source(name=SOURCE, text=whole, entries=tuple(entry for entry, _ in texts.values()))
     return Program(
-        name=name, buffers=_buffers(module, used, fills), sources=(source,), steps=tuple(steps),
+        name=name,
+        buffers=_buffers(module, used, fills),
+        sources=(source,),
+        steps=tuple(steps),
         seams=seams.seams(module, steps, calls),
-    )  # fmt: skip
+    )
 
 
 def library_kernel(module: HloModule, call: LibraryCall) -> StitchedKernel:

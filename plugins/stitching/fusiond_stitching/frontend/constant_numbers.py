@@ -189,8 +189,11 @@ def loop_run(
     known = dict(begin)
     while True:
         followed = _followed(body, known)
-        lost = [name for name, last in zip(body.parameters, body.outputs, strict=True)
-                if name in known and last not in followed]  # fmt: skip
+        lost = [
+            name
+            for name, last in zip(body.parameters, body.outputs, strict=True)
+            if name in known and last not in followed
+        ]
         if not lost:
             break
         for name in lost:

@@ -142,14 +142,24 @@ class HloInstruction:
         return self.opcode in ELEMENTWISE
 
     def becoming(
-        self, opcode: str, *operands: str, name: str = "", dtype: str = "", dims: tuple[int, ...] | None = None,
+        self,
+        opcode: str,
+        *operands: str,
+        name: str = "",
+        dtype: str = "",
+        dims: tuple[int, ...] | None = None,
         **attributes: Any,
-    ) -> HloInstruction:  # fmt: skip
+    ) -> HloInstruction:
         """Another operation in its place, with the same name, type and dims where no others are given."""
         return HloInstruction(
-            name=name or self.name, opcode=opcode, dtype=dtype or self.dtype, dims=self.dims if dims is None else dims,
-            operands=operands, attributes=frozen(attributes), where=self.where,
-        )  # fmt: skip
+            name=name or self.name,
+            opcode=opcode,
+            dtype=dtype or self.dtype,
+            dims=self.dims if dims is None else dims,
+            operands=operands,
+            attributes=frozen(attributes),
+            where=self.where,
+        )
 
     @property
     def values(self) -> tuple[str, ...]:

@@ -352,8 +352,15 @@ class _Parser:
         attributes = self._attributes(text, end + 1, line)
         payload = opcode[1] in ("constant", "parameter")
         operands = () if payload else tuple(self._operands(inside, line))
-        raw = Raw(name=head[2], opcode=opcode[1], shape=shape, operands=operands, attributes=frozen(attributes),
-                  payload=inside if payload else "", where=f"{self.path}:{line}")  # fmt: skip
+        raw = Raw(
+            name=head[2],
+            opcode=opcode[1],
+            shape=shape,
+            operands=operands,
+            attributes=frozen(attributes),
+            payload=inside if payload else "",
+            where=f"{self.path}:{line}",
+        )
         return raw, bool(head[1])
 
     def _shape(self, text: str, at: int, line: int) -> tuple[RawShape, int]:

@@ -309,8 +309,15 @@ class _Import:
         operands: Sequence[Value],
         attributes: Mapping[str, Any],
     ) -> str:
-        made = HloInstruction(name=name, opcode=opcode, dtype=shape.dtype, dims=shape.dims, where=raw.where,
-                              operands=tuple(names(operands)), attributes=frozen(attributes))  # fmt: skip
+        made = HloInstruction(
+            name=name,
+            opcode=opcode,
+            dtype=shape.dtype,
+            dims=shape.dims,
+            where=raw.where,
+            operands=tuple(names(operands)),
+            attributes=frozen(attributes),
+        )
         if name not in self.foreign and opcode in KNOWN:
             problem = shapes.problem(made, [self.found[each] for each in made.operands])
             if problem:
@@ -323,8 +330,9 @@ class _Import:
     def _finished(self, name: str, outputs: list[str], *, body: bool) -> HloModule:
         parameters = [each.name for each in self.found.values() if each.opcode == "parameter"]
         state = tuple(each.name for each in self.found.values() if each.opcode in ("parameter", "input"))
-        read = passes.HloGraph(instructions=self.found, outputs=tuple(outputs), foreign=self.foreign,
-                               state=state if body else ())  # fmt: skip
+        read = passes.HloGraph(
+            instructions=self.found, outputs=tuple(outputs), foreign=self.foreign, state=state if body else ()
+        )
         graph = passes.canonical(read)
         frames = {
             each: _Import(self.raw, pairs=self.pairs).module(each, each, body=is_body)

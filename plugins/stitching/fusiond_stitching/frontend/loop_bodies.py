@@ -26,9 +26,7 @@ def with_read(body: HloModule, of: HloInstruction, whole: HloInstruction, trip: 
     body = with_state(body, f"{of.name}{BEFORE}", dataclasses.replace(of, dims=whole.dims))
     zero = body[trip].becoming("constant", name=f"{of.name}~0", values=(0,))
     starts, sizes = (trip, *[zero.name] * len(of.dims)), (1, *of.dims)
-    slice_ = of.becoming(
-        "dynamic-slice", body.parameters[-1], *starts, name=f"{of.name}~one", dims=sizes, sizes=sizes
-    )  # fmt: skip
+    slice_ = of.becoming("dynamic-slice", body.parameters[-1], *starts, name=f"{of.name}~one", dims=sizes, sizes=sizes)
     return with_instruction(body, zero, slice_, of.becoming("reshape", slice_.name))
 
 

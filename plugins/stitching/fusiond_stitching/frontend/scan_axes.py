@@ -318,8 +318,9 @@ def kept_by_blocks(axes: Axes, places: ScanPartition) -> tuple[str, ...] | str:
                 return f"the product {each.name!r} could be computed before the loop"
             continue
         if each.opcode == "dot":
-            read += sum(axes.inside_elements(name) * BYTES[body[name].dtype] for name in each.values
-                        if name not in axes.varying)  # fmt: skip
+            read += sum(
+                axes.inside_elements(name) * BYTES[body[name].dtype] for name in each.values if name not in axes.varying
+            )
         elif axes.inside_elements(each.operands[0]) > MOST_SUMMED:
             return f"it reduces more than {MOST_SUMMED} numbers for a row"
         found |= dict.fromkeys(name for name in varying if not at_hand(name))
@@ -328,8 +329,10 @@ def kept_by_blocks(axes: Axes, places: ScanPartition) -> tuple[str, ...] | str:
         return f"it would read {read >> 10} KB of matrices in each trip ({MOST_READ >> 10} at most)"
     if read and math.prod(places.sizes) > MOST_ROWS:
         return f"it multiplies {math.prod(places.sizes)} rows ({MOST_ROWS} at most)"
-    needed = sum(axes.inside_elements(name) * BYTES[body[name].dtype] * (1 + (name in axes.carried))
-                 for name in (*axes.carried, *found))  # fmt: skip
+    needed = sum(
+        axes.inside_elements(name) * BYTES[body[name].dtype] * (1 + (name in axes.carried))
+        for name in (*axes.carried, *found)
+    )
     if needed > MOST_SHARED:
         return f"a row of its state needs {needed >> 10} KB of shared memory ({MOST_SHARED >> 10} at most)"
     return tuple(found)

@@ -262,8 +262,13 @@ class _Recognised:
             )
 
         return Loop(
-            name=self.call, body=loop_bodies.divided(loop_bodies.renamed(body, own), by_these), trips=self.run[0],
-            axes=places.sizes, axis_of=axis_of, by_block=not threads, kept=tuple(map(own, kept)),
+            name=self.call,
+            body=loop_bodies.divided(loop_bodies.renamed(body, own), by_these),
+            trips=self.run[0],
+            axes=places.sizes,
+            axis_of=axis_of,
+            by_block=not threads,
+            kept=tuple(map(own, kept)),
             inputs=tuple(own(body.parameters[at]) for at in state.needed),
             carries=frozen({own(body.parameters[at]): own(body.outputs[at]) for at in state.carried}),
             stacked=tuple(own(body.outputs[at]) for at in state.stacked),
@@ -271,7 +276,7 @@ class _Recognised:
             reads=tuple(own(each) for each in places.reads if each in body.by_name),
             before=frozenset(own(each) for each in body.parameters if each.endswith(loop_bodies.BEFORE)),
             groups=frozen({own(each): (own(value), *rest) for each, (value, *rest) in self.groups.items()}),
-        )  # fmt: skip
+        )
 
     def _named(self, name: str) -> str:
         """What a value is called in the loop: those of loops in it keep their names."""

@@ -82,10 +82,16 @@ class _Sorted(Rewriting):
         updates = self.add("reshape", self.updates.dtype, dims, updates)
         gone = sorted({*numbers["inserted_window_dims"], *numbers["input_batching_dims"]})
         attributes = {
-            **numbers, "update_window_dims": tuple(range(1, len(dims))), "inserted_window_dims": tuple(gone),
-            "input_batching_dims": (), "scatter_indices_batching_dims": (),
-            "scatter_dims_to_operand_dims": self.targets, "index_vector_dim": 1, "in_place": True, "sorted": True,
-        }  # fmt: skip
+            **numbers,
+            "update_window_dims": tuple(range(1, len(dims))),
+            "inserted_window_dims": tuple(gone),
+            "input_batching_dims": (),
+            "scatter_indices_batching_dims": (),
+            "scatter_dims_to_operand_dims": self.targets,
+            "index_vector_dim": 1,
+            "in_place": True,
+            "sorted": True,
+        }
         operands = (
             self.base,
             self._taken(columns, "s64", (self.count, len(self.targets)), order),

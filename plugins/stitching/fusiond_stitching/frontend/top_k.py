@@ -56,8 +56,9 @@ def expanded(raw: Raw, name: str, source: HloInstruction, put: Add) -> tuple[str
 def _computation(kind: str) -> Computation:
     """Of two pairs (value, index), the one that is before the other."""
     chosen = [
-        scalar("value", "select", kind, "before", "v1", "v2"), scalar("index", "select", "s32", "before", "i1", "i2"),
-    ]  # fmt: skip
+        scalar("value", "select", kind, "before", "v1", "v2"),
+        scalar("index", "select", "s32", "before", "i1", "i2"),
+    ]
     before = _before(kind)
     return replace(before, instructions=(*before.instructions, *chosen), results=("value", "index"))
 
@@ -69,15 +70,21 @@ def _before(kind: str) -> Computation:
         return scalar(name, "compare", "pred", one, other, direction=direction, total=False)
 
     floats = is_float(DTYPES[kind])
-    steps = [compared("larger", "v1", "v2", "GT"), compared("same", "v1", "v2", "EQ"),
-             compared("earlier", "i1", "i2", "LT")]  # fmt: skip
+    steps = [
+        compared("larger", "v1", "v2", "GT"),
+        compared("same", "v1", "v2", "EQ"),
+        compared("earlier", "i1", "i2", "LT"),
+    ]
     if floats:
         steps += [
-            compared("none1", "v1", "v1", "NE"), compared("none2", "v2", "v2", "NE"),
+            compared("none1", "v1", "v1", "NE"),
+            compared("none2", "v2", "v2", "NE"),
             scalar("one2", "not", "pred", "none2"),
-            scalar("above", "and", "pred", "none1", "one2"), scalar("none", "and", "pred", "none1", "none2"),
-            scalar("first", "or", "pred", "larger", "above"), scalar("equal", "or", "pred", "same", "none"),
-        ]  # fmt: skip
+            scalar("above", "and", "pred", "none1", "one2"),
+            scalar("none", "and", "pred", "none1", "none2"),
+            scalar("first", "or", "pred", "larger", "above"),
+            scalar("equal", "or", "pred", "same", "none"),
+        ]
     first, equal = ("first", "equal") if floats else ("larger", "same")
     steps += [scalar("tied", "and", "pred", equal, "earlier"), scalar("before", "or", "pred", first, "tied")]
     return Computation.of({"v1": kind, "i1": "s32", "v2": kind, "i2": "s32"}, steps, "before")

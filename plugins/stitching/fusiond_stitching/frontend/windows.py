@@ -136,9 +136,14 @@ def outside(attributes: Mapping[str, Any]) -> bool:
 
 
 def reduced(
-    raw: Raw, name: str, source: HloInstruction, init: HloInstruction, computation: Computation, shape: ArrayShape,
+    raw: Raw,
+    name: str,
+    source: HloInstruction,
+    init: HloInstruction,
+    computation: Computation,
+    shape: ArrayShape,
     put: Add,
-) -> str:  # fmt: skip
+) -> str:
     """The instructions of a reduce-window; the name of the last. RequestError where shapes do not fit."""
     attributes = attributes_of(raw)
     try:
@@ -244,7 +249,7 @@ class _Convolution:
         filters, taps = self.filters, sorted(self.spatial, key=self.of_result.index)
         weights = self.make.transposed(
             self.make.converted(filters), filters.dims, self.of_filters, "oi" + "".join(taps)
-        )  # fmt: skip
+        )
         flags = found[1].split("x") if (found := _TURNED.search(self.window)) else []  # who is read backwards
         turned = [2 + taps.index(each) for each, flag in zip(self.spatial, flags, strict=False) if flag == "1"]
         if not turned:

@@ -2,10 +2,12 @@
 
 import dataclasses
 import gzip
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -267,7 +269,8 @@ def test_those_of_wheels_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", f"{empty}{os.pathsep}/usr/bin{os.pathsep}/bin")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("nvidia", "triton"):  # another test may have imported it
-        monkeypatch.delitem(sys.modules, name, raising=False)
+        spec = PathFinder.find_spec(name, [str(tmp_path)])
+        monkeypatch.setitem(sys.modules, name, importlib.util.module_from_spec(spec))
     assemblers._found.cache_clear()
     try:
         paths = {str(each.path) for each in assemblers.found()}

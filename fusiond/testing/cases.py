@@ -1,5 +1,8 @@
 """Cases for the contract of a strategy: two targets, and what is known there of a job."""
 
+import functools
+import itertools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -47,3 +50,10 @@ class Made:
     program: Program
     again: Callable[[Case], Program | None]
     chosen_by_size: bool
+
+
+@functools.cache
+def some_points(space: Space, count: int) -> tuple[Config, ...]:
+    """At most `count` of the first 20,000 points, the same in every run. They are listed once for all tests."""
+    points = list(itertools.islice(space.points(), 20_000))
+    return tuple(random.Random(0).sample(points, min(count, len(points))))

@@ -17,7 +17,6 @@ Nothing here runs a Program: that is the device's contract (`fusiond.testing.dev
 
 import dataclasses
 import functools
-import itertools
 import json
 import math
 import random
@@ -37,10 +36,8 @@ from fusiond.requests.jobs import JobInputs, check_keys
 from fusiond.requests.planning import plan, prepare
 from fusiond.requests.registry import Registry
 from fusiond.strategy import IMPLEMENTATION, Strategy, Target
-from fusiond.strategy.space import Space, check_seeds
-from fusiond.testing.cases import GPU, PROCESSOR, Case, Made
-
-POINTS_LIMIT = 20_000
+from fusiond.strategy.space import check_seeds
+from fusiond.testing.cases import GPU, PROCESSOR, Case, Made, some_points
 
 _CHILD = """
 import importlib, json, sys
@@ -106,7 +103,7 @@ class StrategyContract:
 
     def _configs(self, case: Case) -> list[Config]:
         """The seeds and some random points, the same in every run."""
-        chosen = _some_points(case.space, self.random_points)
+        chosen = some_points(case.space, self.random_points)
         return list(dict.fromkeys([*(config for _, config in case.seeds), *chosen]))
 
     def _programs(self, case: Case) -> Iterator[tuple[Config, Program]]:
@@ -322,9 +319,7 @@ class StrategyContract:
                 assert baseline.like is None or baseline.like in names, f"{baseline.name} is like nobody before it"
                 assert baseline.detail
                 names.append(baseline.name)
-                points = {*itertools.islice(baseline.space.points(), 1), *_some_points(baseline.space, 3)}
-                assert points, baseline.name
-                for config in points:
+                for config in {next(iter(baseline.space.points())), *some_points(baseline.space, 3)}:
                     program = baseline.emit(config)
                     assert problems(program) == (), (baseline.name, config)
                     assert program.key == baseline.emit(config).key
@@ -425,7 +420,7 @@ class StrategyContract:
             if apart is not None:
                 yield Made(f"{config}, unfused", apart, functools.partial(unfused, config), chosen)
         for each in strategy.baselines(case.analysis):
-            for config in dict.fromkeys([next(iter(each.space.points())), *_some_points(each.space, 2)]):
+            for config in dict.fromkeys([next(iter(each.space.points())), *some_points(each.space, 2)]):
                 again = functools.partial(baseline, each.name, config)
                 yield Made(f"{each.name} {config}", each.emit(config), again, self.chosen_by_size(config))
 
@@ -471,13 +466,6 @@ class StrategyContract:
         for job in self.jobs():
             document = plan(self.registry(), job, arch="sm_90").as_json()
             assert json.loads(json.dumps(document, allow_nan=False)) == document
-
-
-@functools.cache
-def _some_points(space: Space, count: int) -> list[Config]:
-    """Listed once for all tests: a space may have tens of thousands."""
-    points = list(itertools.islice(space.points(), POINTS_LIMIT))
-    return random.Random(0).sample(points, min(count, len(points)))
 
 
 def _explained(rejection: Rejection) -> None:

@@ -37,7 +37,7 @@ FACTS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], float]] = {
     "spills": lambda rows: math.log1p(sum(each["spill_bytes"] for each in rows)),
     "instructions": lambda rows: math.log1p(sum(each["ptx_instructions"] for each in rows)),
 }
-"""Of the launches of a program, as they were counted (`fusiond.devices.counting.run.Row`). TypeError where one is
+"""Of the launches of a program, as they were counted (`fusiond.devices.counting.run.CountRow`). TypeError where one is
 unknown."""
 _FAILED = frozenset(
     {

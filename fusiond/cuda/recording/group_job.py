@@ -35,7 +35,7 @@ class Unaskable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KernelsQuestion:
-    """The question (`fusiond.service.frameworks.region_answers.Asked`)."""
+    """The question (`fusiond.service.frameworks.region_answers.Askable`)."""
 
     name: str
     device: str | None

@@ -1,5 +1,5 @@
 """A host-device link of a given bandwidth and latency for the cpu device: copies take the time that the link would,
-and a run takes what its steps come to on streams and engines (`fusiond.model.nouns.program.timeline`).
+and a run takes what its steps come to on streams and engines (`fusiond.model.program.timeline`).
 
     FUSIOND_CPU_LINK=12GB/s,8us        each way at once; a message takes 8 us and its bytes
     FUSIOND_CPU_LINK=12GB/s,8us,late   of what could begin at a moment, an engine takes what was ready last

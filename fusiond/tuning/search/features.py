@@ -1,4 +1,4 @@
-"""Distances between values of a parameter, for the model of `fusiond.tuning.search_phase.gaussian`.
+"""Distances between values of a parameter, for the model of `fusiond.tuning.search.gaussian`.
 
 Each feature is a table of squared distances between the levels of one parameter, from 0 to 1. Numbers lie on a line,
 by their logarithms where these are spaced more evenly than the numbers themselves (1, 2, 4, 8); labels, truth values

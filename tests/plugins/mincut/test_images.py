@@ -3,8 +3,6 @@ launch, histograms, scans, hysteresis; each fused and unfused, against NumPy, Sc
 
 import dataclasses
 import itertools
-from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +16,7 @@ from fusiond_mincut.analysis import blocks, legality
 from fusiond_mincut.analysis.benefit import PAPER
 from fusiond_mincut.codegen import block_configs, emit
 from fusiond_mincut.frontend import parser, printer
-from fusiond_mincut.frontend.expr import TypeProblem
 from fusiond_mincut.frontend.graph import Pipeline, rows
-from fusiond_mincut.trace import C, mask, stage, table, traced
 
 from .image_pipelines import SIZES, TEXTS, WAYS, cuts, given
 from .running import Runner, batched, compare, pipeline, resized, wanted
@@ -130,68 +126,6 @@ def test_images_of_several_sizes_need_a_size_or_a_step() -> None:
         pipeline(text + body)
     of = pipeline(text + body.replace("reads", "size: [width, height], step: {small: 1/2}, reads", 1), 16, 12)
     assert of.sides("a") == (16, 12)
-
-
-# --- the same in Python ---------------------------------------------------------------------------------
-
-TONES = table("tones", [0, 3, 9, 27])
-GAUSS = mask("gauss", [[1, 2, 1], [2, 4, 2], [1, 2, 1]])
-
-
-@stage(mask=(3, 3), border="mirror", step=2)
-def halved(image: Any) -> Any:
-    return C.sum(GAUSS, image) / 16
-
-
-@stage(reduce="histogram", bins=(64, 2), dtype="int32")
-def counted(image: Any) -> Any:
-    return image / 4, C.y * 2 / C.height
-
-
-@stage(scan="x", dtype="int32")
-def up_to(image: Any) -> Any:
-    return image
-
-
-@stage(hysteresis=True)
-def linked(image: Any, limit: Any) -> Any:
-    return (image > limit) + (image > limit * 2)
-
-
-@stage(size=("width", "height"), step={"small": Fraction(1, 2)}, border={"small": "clamp", "image": "reflect"})
-def joined(image: Any, small: Any, sums: Any, lut: Any) -> Any:
-    return (
-        C.at(image, C.x + small, C.y) + C.lookup(lut, image) + C.lookup(TONES, small) + C.at(sums, image / 4, 1) + small
-    )
-
-
-def everything(src: Any, lut: Any, limit: Any) -> Any:
-    small = halved(src)
-    return joined(src, linked(small, limit), up_to(counted(src)), lut)
-
-
-def test_python_says_what_a_file_says(runner: Runner) -> None:
-    of = traced(everything, width=35, height=22, dtype="uint8", sizes={"lut": (256, 1)}, parameters={"limit": 60})
-    assert [of.sides(each) for each in ("halved", "counted", "joined", "lut")] == [
-        (18, 11), (64, 2), (35, 22), (256, 1),
-    ]  # fmt: skip
-    assert parser.read(documents.parse(printer.text(of), "everything.yaml")) == of
-    compare(of, runner.run(emit.program(of, blocks.unfused(of))), wanted(of))
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        (lambda: stage(step=0)(lambda image: image), "step is 0"),
-        (lambda: stage(scan="z")(lambda image: image), "scan is 'z'; it can be x, y"),
-        (lambda: stage(size=("widht", 3))(lambda image: image), "unknown name 'widht'"),
-        (lambda: stage()(lambda image: C.at(image + 1, 0, 0)), "only an image can be read at coordinates"),
-        (lambda: stage()(lambda image: C.lookup(table("t", []), image)), "the table t is empty"),
-    ],
-)
-def test_what_cannot_be_traced_is_one_line(changed: Any, said: str) -> None:
-    with pytest.raises(TypeProblem, match=said):
-        traced(lambda src: changed()(src, name="a"), width=16, height=12)
 
 
 # --- broken on purpose ----------------------------------------------------------------------------------

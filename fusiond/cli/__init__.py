@@ -49,7 +49,7 @@ COMMANDS: Mapping[str, str] = {
     "history": "all answers that a workload ever had",
     "forget": "give up the answers of a workload",
     "export": "trials as T4 or CSV, answers as CSV or signed for other boxes",
-    "import": "answers that another box has signed, or trials of another tuner (T4)",
+    "import": "answers that another box has signed",
     "keys": "the key that signs this box's answers, and whose keys are trusted",
     "tokens": "who may ask this box for answers over TCP, and push some",
     "init": "draft the YAML that says how to launch a kernel, from its source",

@@ -34,7 +34,7 @@ def read(path: Path) -> Pack:
         raise RequestError("is damaged: neither gzip'd nor plain JSON", where=str(path)) from None
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return pack.read(path)  # lines of JSON
     if isinstance(found, dict) and isinstance(found.get("results"), list):
         return _t4(found, path)
@@ -60,7 +60,8 @@ def _t4(found: Mapping[str, Any], path: Path) -> Pack:
                 raise RequestError(f"invalidity is {failure!r}; it can be correct, {', '.join(FAILURES)}", where=where)
             became.append({"failure": failure, "secs": secs})
             continue
-        samples = [each * 1e3 for each in times.get("runtimes") or () if _is_number(each)]
+        runtimes = times.get("runtimes")
+        samples = [each * 1e3 for each in (runtimes if isinstance(runtimes, list) else ()) if _is_number(each)]
         warmups = WARMUPS if len(samples) > WARMUPS else 0
         became.append({"samples_us": samples[warmups:] or _measured(each, where), "secs": secs})
     return _pack(configs, became, path, device=_device(metadata), kernel=str(metadata.get("kernel") or ""))
@@ -148,7 +149,8 @@ def _values(found: Iterable[Any], given: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _device(metadata: Mapping[str, Any]) -> str:
-    device = metadata.get("device") or (metadata.get("environment") or {}).get("device_name") or ""
+    environment = metadata.get("environment")
+    device = metadata.get("device") or (environment.get("device_name") if isinstance(environment, dict) else "")
     return device if isinstance(device, str) else ""
 
 

@@ -178,6 +178,23 @@ def test_what_is_wrong_in_t4_is_one_line(tmp_path: Path, results: list[Any], sai
     assert said in str(problem.value)
 
 
+@pytest.mark.parametrize("name", ["metadata", "results", *T4["results"][0]])
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 0, 1.5, "x", [], [1], {}, {"compilation": "1"}, {"runtimes": 3}, {"runtimes": ["1"]}, [{"name": 3}],
+     {"device": [1]}, {"environment": 3}, {"x": {}}, {"x": float("nan")}, [{"name": "time", "value": []}],
+     [{"name": "time", "value": 1, "unit": []}]],
+)  # fmt: skip
+def test_a_stranger_s_t4_is_read_or_refused_in_one_line(tmp_path: Path, name: str, value: object) -> None:
+    document = {**T4, name: value} if name in T4 else {"results": [{**T4["results"][0], name: value}]}
+    path = tmp_path / "t4.json"
+    path.write_text(json.dumps(document))
+    try:
+        assert t4.read(path).rows
+    except RequestError as problem:
+        assert len(str(problem).splitlines()) == 1
+
+
 # --- a recorded space is tuned on the replay device -----------------------------------------------------
 
 

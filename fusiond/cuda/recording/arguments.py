@@ -1,9 +1,9 @@
-"""The arguments of a launch: arrays by address, numbers and structs by their bytes."""
+"""The arguments of a launch: arrays by address, all else by its bytes."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -42,25 +42,7 @@ class TypedNumber:
     value: int | float | None = None  #: None of what is not a whole or real number
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
-    """A struct by its bytes, with addresses in it."""
-
-    data: bytes
-    arrays: tuple[tuple[int, Array], ...]  #: (place in bytes, what lies there)
-    dtype: ClassVar[str] = "void"
-    value: ClassVar[None] = None
-
-    @property
-    def apart(self) -> bytes:
-        """The bytes without the addresses."""
-        found = bytearray(self.data)
-        for place, _ in self.arrays:
-            found[place : place + 8] = bytes(8)
-        return bytes(found)
-
-
-Argument: TypeAlias = Array | TypedNumber | Struct
+Argument: TypeAlias = Array | TypedNumber
 NULL = TypedNumber("null", bytes(8))
 SCRATCH = "scratch"  #: As a dtype: memory that a launch needs for itself, of `value` bytes; no bytes are handed over
 
@@ -112,14 +94,6 @@ def _array(interface: dict[str, Any], side: str) -> Array:
     low = address + sum(step for step in steps if step < 0)
     high = address + sum(step for step in steps if step > 0) + dtype.itemsize
     return Array(dtype.name, address, low, high, side)
-
-
-def arrays(argument: Argument) -> Iterator[Array]:
-    """What an argument is, or holds."""
-    if isinstance(argument, Array):
-        yield argument
-    elif isinstance(argument, Struct):
-        yield from (each for _, each in argument.arrays)
 
 
 def overlap(spans: Iterable[tuple[Array, int, bool]]) -> tuple[int, int] | None:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 
-from fusiond.cuda.recording.arguments import NULL, Argument, Array, Struct, Unseen
+from fusiond.cuda.recording.arguments import NULL, Argument, Array, Unseen
 from fusiond.cuda.recording.origins import Drafted, PtxOrigin, RecordedParameter
 from fusiond.model.language.dtypes import DTYPES
 from fusiond.model.ptx import parser, uses
@@ -12,8 +12,6 @@ from fusiond.model.ptx.tree import PtxError
 
 def parameter(argument: Argument) -> RecordedParameter:
     """What takes such an argument. Unseen."""
-    if isinstance(argument, Struct):
-        return RecordedParameter(pointer=False, written=False, dtype=None, struct=True)
     if isinstance(argument, Array) or argument == NULL:
         return RecordedParameter(
             pointer=True, written=False, dtype=argument.dtype if argument.dtype in DTYPES else None
@@ -38,7 +36,7 @@ def _read(text: str, entry: str, parameters: tuple[RecordedParameter, ...]) -> P
         return "is linked of several modules"
     try:
         module = parser.parse(text)
-        used = uses.of_memory(module, entry, [k for k, each in enumerate(parameters) if each.pointer or each.struct])
+        used = uses.of_memory(module, entry, [k for k, each in enumerate(parameters) if each.pointer])
     except (PtxError, KeyError) as problem:
         return f"has PTX that cannot be read: {problem}"
     if any(each.written for each in used.variables.values()):
@@ -47,7 +45,7 @@ def _read(text: str, entry: str, parameters: tuple[RecordedParameter, ...]) -> P
         return f"takes {len(used.parameters)} values, and is handed {len(parameters)}"
     found = []
     for each, use in zip(parameters, used.parameters, strict=True):
-        if not (each.pointer or each.struct) and (use.read or use.written):
+        if not each.pointer and (use.read or use.written):
             return "uses a number as an address"
         found.append(dataclasses.replace(each, written=use.written))
     shared = any(each.space == "shared" and not each.size_bytes for each in module.variables)

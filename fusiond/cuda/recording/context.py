@@ -7,14 +7,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fusiond.cuda.recording import cupy, cupy_jit, groups, launches, numba, triton
+from fusiond.cuda.recording import cupy, groups, launches, numba, triton
 from fusiond.cuda.recording.groups import Explained
 from fusiond.cuda.recording.kernels import Kernel
 from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.service.frameworks import region_answers
 from fusiond.service.frameworks.region_answers import FusionOptions
 
-_UNNAMED = (triton, numba, cupy_jit)  #: Libraries whose kernels are recorded without being named
+_UNNAMED = (triton, numba)  #: Libraries whose kernels are recorded without being named
 
 
 class Recorder:
@@ -78,8 +78,8 @@ def launch(
             scale((blocks,), (256,), (x, y, numpy.float32(2)))
             histogram((bins,), (512,), (counts, z, numpy.int32(n)), shared_mem=4 * bins)
 
-    kernels: CuPy's RawKernels, and those of `fusiond.cuda.kernel`, Triton, Numba and `cupyx.jit`, which are recorded
-    without being named. Inside, a launch is recorded; all are done when the block is left, in their order until there
+    kernels: CuPy's RawKernels, and those of `fusiond.cuda.kernel`, Triton and Numba, which are recorded without being
+    named. Inside, a launch is recorded; all are done when the block is left, in their order until there
     is an answer, as one launch from then on. Nothing else in the block may need their results. What shares memory that
     one of them writes, or goes to several streams, runs in order.
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from fusiond.build.exporting import launch as exported
 from fusiond.cuda.recording import group_job, machines
-from fusiond.cuda.recording.arguments import NULL, Argument, Array, Struct
+from fusiond.cuda.recording.arguments import NULL, Array
 from fusiond.cuda.recording.group_job import KernelsQuestion
 from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.cuda.recording.machines import PROCESSOR, Built
-from fusiond.cuda.recording.origins import Drafted, RecordedParameter
+from fusiond.cuda.recording.origins import Drafted
 from fusiond.model.language.dtypes import is_float
 from fusiond.model.program import Bytes, Pointer, Program, Role, Scalar
 from fusiond.model.program import Launch as Step
@@ -45,16 +45,14 @@ class BufferPlace:
 
     launch: int
     argument: int
-    inside: int | None  #: Its place in a struct, in bytes
 
     def array(self, launches: Sequence[RecordedLaunch]) -> Array:
         argument = launches[self.launch].arguments[self.argument]
-        found = dict(argument.arrays)[self.inside or 0] if isinstance(argument, Struct) else argument
-        assert isinstance(found, Array)
-        return found
+        assert isinstance(argument, Array)
+        return argument
 
     def name(self, letter: str) -> str:
-        return f"{letter}.p{self.argument}" + (f".{self.inside}" if self.inside is not None else "")
+        return f"{letter}.p{self.argument}"
 
 
 class FusedLaunch:
@@ -79,8 +77,6 @@ class FusedLaunch:
 
     def laid_out(self, launches: Sequence[RecordedLaunch], device: int, stream: int) -> LaidOutLaunch:
         """For launches with these numbers that come again, at other addresses. Unusable, NotNow, LaunchFailed."""
-        if any(each.inside is not None for each in self._buffers):
-            raise NotNow("addresses inside structs are not laid out")
         plan = self.loaded(device, stream)
         buffers = {(each.launch, each.argument): number for number, each in enumerate(self._buffers)}
         values: dict[tuple[int, int], bytes | int] = {}
@@ -156,10 +152,10 @@ def built(
     """An answer to launches whose numbers were asked for as `values`. Unusable where it cannot be launched here."""
     drafts = [group_job.drafted(each.origin) for each in launches]
     buffers = [
-        BufferPlace(number, place, inside)
+        BufferPlace(number, place)
         for number, (launch, draft) in enumerate(zip(launches, drafts, strict=True))
         for place, (argument, parameter) in enumerate(zip(launch.arguments, draft.parameters, strict=True))
-        for inside in _insides(argument, parameter)
+        if isinstance(argument, Array) and parameter.pointer
     ]
     names = [each.name(asked.letter(each.launch)) for each in buffers]
     known = {each.name: each.role for each in program.buffers}
@@ -172,12 +168,6 @@ def built(
     return FusedLaunch(machines.built(program, plan, device, arch), places, buffers)
 
 
-def _insides(argument: Argument, parameter: RecordedParameter) -> list[int | None]:
-    if isinstance(argument, Struct):
-        return [place for place, _ in argument.arrays]
-    return [None] if isinstance(argument, Array) and parameter.pointer else []
-
-
 def _pattern(letter: str, launch: RecordedLaunch, draft: Drafted, numbers: Sequence[Any]) -> list[Any]:
     """The arguments that the answer passes for a launch."""
     found: list[Any] = []
@@ -185,9 +175,7 @@ def _pattern(letter: str, launch: RecordedLaunch, draft: Drafted, numbers: Seque
         if parameter.pointer:
             found.append(Scalar(dtype="uint64", value=0) if argument == NULL else Pointer(buffer=f"{letter}.p{place}"))
         elif parameter.struct:
-            held = argument if isinstance(argument, Struct) else Struct(argument.data, ())
-            inside = tuple((at, f"{letter}.p{place}.{at}") for at, _ in held.arrays)
-            found.append(Bytes(hex=held.apart.hex(), pointers=inside))
+            found.append(Bytes(hex=argument.data.hex()))
         else:
             assert parameter.dtype is not None
             asked = group_job.as_kind(value, argument.dtype, parameter.dtype)

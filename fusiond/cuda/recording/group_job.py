@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from fusiond.build import cache
-from fusiond.cuda.recording import arguments
-from fusiond.cuda.recording.arguments import NULL, SCRATCH, Argument, Array, Struct
+from fusiond.cuda.recording.arguments import NULL, SCRATCH, Argument, Array
 from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.cuda.recording.origins import Drafted, Origin, PtxOrigin, RecordedParameter
 from fusiond.model.inputs import documents
@@ -115,15 +114,9 @@ def described(launch: RecordedLaunch, numbers: Sequence[Any]) -> dict[str, Any]:
     if len(given) != len(draft.parameters):
         raise Unaskable(f"{launch.origin.name} takes {len(draft.parameters)} arguments, and is handed {len(given)}")
     described = []
-    least = min(
-        (
-            _elements(each, parameter)
-            for argument, parameter in zip(given, draft.parameters, strict=True)
-            if parameter.pointer or parameter.struct
-            for each in arguments.arrays(argument)
-        ),
-        default=1,
-    )
+    pointers = zip(given, draft.parameters, strict=True)
+    elements = [_elements(each, to) for each, to in pointers if to.pointer and isinstance(each, Array)]
+    least = min(elements, default=1)
     for place, (argument, parameter, value) in enumerate(zip(given, draft.parameters, numbers, strict=True)):
         try:
             described.append({"name": f"p{place}", **_argument(argument, parameter, value, least)})
@@ -161,9 +154,6 @@ def _argument(argument: Argument, parameter: RecordedParameter, value: Any, leas
         if not isinstance(argument, Array):
             raise Unaskable("is a bare address, whose extent is unknown")
         return _buffer(argument, parameter, least)
-    if isinstance(argument, Struct):
-        held = {str(place): _buffer(each, parameter, least) for place, each in argument.arrays}
-        return {"bytes": argument.apart.hex(), **({"struct": held} if held else {})}
     if isinstance(argument, Array):
         raise Unaskable("is an array where the kernel takes a value")
     if parameter.struct:

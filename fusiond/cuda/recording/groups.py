@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusiond.cuda.recording import arguments, group_job
-from fusiond.cuda.recording.arguments import Argument, Array, Struct, overlap
+from fusiond.cuda.recording import group_job
+from fusiond.cuda.recording.arguments import Argument, Array, overlap
 from fusiond.cuda.recording.fused import FusedLaunch, LaidOutLaunch, NotNow, built
 from fusiond.cuda.recording.group_job import Unaskable
 from fusiond.cuda.recording.launches import RecordedLaunch
@@ -149,8 +149,8 @@ class LaunchGroup:
         for number, (launch, written) in enumerate(zip(launches, self._writes, strict=True)):
             spans += [
                 (each, number, writes)
-                for argument, writes in zip(launch.arguments, written, strict=True)
-                for each in arguments.arrays(argument)
+                for each, writes in zip(launch.arguments, written, strict=True)
+                if isinstance(each, Array)
             ]
         found = overlap(spans)
         if found is None:
@@ -293,9 +293,6 @@ def _without_numbers(argument: Argument) -> tuple[Any, ...]:
     """The bytes of a struct, or of what is not a number, are asked for."""
     if isinstance(argument, Array):
         return argument.dtype, argument.size_bytes
-    if isinstance(argument, Struct):
-        held = tuple((place, each.dtype, each.size_bytes) for place, each in argument.arrays)
-        return argument.dtype, argument.apart, held
     return argument.dtype, argument.data if argument.value is None else 0
 
 

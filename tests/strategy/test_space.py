@@ -161,7 +161,7 @@ def test_all_points_are_those_of_the_space(space: Space) -> None:
     found = [points.config(each) for each in points.all()]
     wanted = list(space.points())
     assert Counter(found) == Counter(wanted)
-    assert points.count == points.counted() == len(wanted)
+    assert points.count == len(wanted)
     assert [points.more_than(limit) for limit in (0, 1, 5, 100)] == [len(wanted) > limit for limit in (0, 1, 5, 100)]
     for row, config in zip(points.all(), found, strict=True):
         assert points.levels(config).tolist() == row.tolist()
@@ -204,7 +204,6 @@ def test_draws_are_uniform(held: int) -> None:
     )  # fmt: skip
     points = Points(space, held=held)
     assert points.held == (held > 1)
-    assert points.counted() == space.count()
     drawn = Counter(points.config(each) for each in points.draw(20_000, np.random.default_rng(5)))
     assert set(drawn) == set(space.points())
     assert stats.chisquare(list(drawn.values())).pvalue > 0.01
@@ -238,10 +237,9 @@ def test_what_hangs_together_in_nothing_is_never_multiplied_out() -> None:
     assert len(points.neighbours(drawn[0], np.random.default_rng(1), 1000)) == 40
 
 
-def test_a_block_that_is_not_held_is_counted_and_drawn_from_all_the_same() -> None:
+def test_a_block_that_is_not_held_is_drawn_from_all_the_same() -> None:
     points = Points(SIX, held=100)
     assert points.count is None
-    assert points.counted() == Points(SIX).count
     drawn = points.draw(300, np.random.default_rng(1))
     assert all(math.prod(points.config(each).values()) == 720 for each in drawn)  # type: ignore[arg-type]
     with pytest.raises(MemoryError):

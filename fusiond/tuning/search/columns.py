@@ -4,7 +4,6 @@ Whole numbers are calculated in NumPy; whatever could be an error or leave 64 bi
 that both say the same, errors included. `and` and `or` look at their right side only in the rows that need it.
 """
 
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -17,11 +16,18 @@ from fusiond.model.language.grammar import Call, Literal, Name, Node
 Column: TypeAlias = "NDArray[Any]"  #: One value for each row: int64, bool, or objects
 
 _SAFE = float(LIMIT) / 2
-_ORDER: Mapping[str, Callable[[Column, Column], Column]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
+_FUNCTIONS: Mapping[str, Callable[[Column, Column], Column]] = {
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.floor_divide,
+    "//": np.floor_divide,
+    "%": np.remainder,
+    "ceil_div": lambda left, right: -(-left // right),
 }
 
 
@@ -70,8 +76,6 @@ def _evaluate(node: Node, columns: Mapping[str, Column], rows: int) -> Column:
         return equal if node.operator == "==" else ~equal
     if any(each.dtype != np.int64 for each in values):
         raise _ScalarNeeded
-    if node.operator in _ORDER:
-        return _ORDER[node.operator](values[0], values[1])
     return _calculate(node.operator, values)
 
 
@@ -92,22 +96,15 @@ def _calculate(name: str, values: list[Column]) -> Column:
         extreme: Column = np.minimum.reduce(values) if name == "min" else np.maximum.reduce(values)
         return extreme
     left, right = values
-    if name in ("+", "-", "*"):
-        exact = {"+": np.add, "-": np.subtract, "*": np.multiply}[name]
-        if len(left) and np.abs(exact(left.astype(float), right.astype(float))).max() >= _SAFE:
-            raise _ScalarNeeded
-        result: Column = exact(left, right)
-        return result
-    if (right == 0).any():
+    if name in ("/", "//", "%", "ceil_div") and (right == 0).any():
         raise _ScalarNeeded
-    if name == "ceil_div":
-        return -(-left // right)
-    if name == "%":
-        return left % right
-    quotient: Column = left // right
-    if name == "/" and (quotient * right != left).any():
+    function = _FUNCTIONS[name]
+    if name in ("+", "-", "*") and np.abs(function(left.astype(float), right.astype(float))).max(initial=0) >= _SAFE:
         raise _ScalarNeeded
-    return quotient
+    found = function(left, right)
+    if name == "/" and (found * right != left).any():
+        raise _ScalarNeeded
+    return found
 
 
 def _truth(values: Column) -> NDArray[np.bool_]:

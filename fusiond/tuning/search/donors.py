@@ -8,10 +8,10 @@ import numpy as np
 
 from fusiond.model.nouns import Config
 from fusiond.tuning.search import gaussian
+from fusiond.tuning.search.asks import chosen, standardised
 from fusiond.tuning.search.features import Feature
 from fusiond.tuning.search.gaussian import Process, Reals
 from fusiond.tuning.search.points import Levels, Points
-from fusiond.tuning.search.values import chosen, standardised
 
 MODELLED = 250  #: Trials in the model: of more, the best half and as many of the others
 FITTED = 120  #: Trials from which lengths are fitted, chosen likewise

@@ -8,12 +8,11 @@ from typing import TypeAlias
 import numpy as np
 
 from fusiond.tuning.search import gaussian
-from fusiond.tuning.search.asks import Asks
+from fusiond.tuning.search.asks import Asks, chosen
 from fusiond.tuning.search.donors import FITTED, MODELLED
 from fusiond.tuning.search.features import Feature
 from fusiond.tuning.search.gaussian import Lengths, Process, Reals, Trends
 from fusiond.tuning.search.points import Levels
-from fusiond.tuning.search.values import chosen
 
 GROWTH, LATER = 1.2, 1.4
 """The lengths are fitted again when the number of told trials has grown by this factor (by the second one from LATE

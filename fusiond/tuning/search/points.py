@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fusiond.model.language import expressions
 from fusiond.model.language.expressions import Expression
 from fusiond.model.nouns import Config, Value
-from fusiond.strategy.space import Parameter, Space
+from fusiond.strategy.space import Space
 from fusiond.tuning.search.columns import Column, column, holds
 
 Levels: TypeAlias = "NDArray[np.int16]"
@@ -41,7 +41,7 @@ class Points:
         """ExpressionError where a condition or a restriction is one for some point."""
         self.parameters = space.parameters
         self._rules = _Rules(space)
-        self._position = {each.name: k for k, each in enumerate(space.parameters)}
+        self._levels = [{(type(value), value): k for k, value in enumerate(each.values)} for each in space.parameters]
         self._listed = space.listed is not None
         if space.listed is not None:
             rows = np.array(space.listed, np.int16).reshape(len(space.listed), len(space.parameters))
@@ -59,15 +59,8 @@ class Points:
 
     @property
     def count(self) -> int | None:
-        """How many points there are, exactly; None where a block is not held (see `counted`)."""
+        """How many points there are, exactly; None where a block is not held."""
         return math.prod(len(each.rows) for each in self._blocks) if self.held else None
-
-    def counted(self) -> int:
-        """How many there are, exactly, also where they are not held: a block of 10^8 combinations takes seconds."""
-        return math.prod(
-            len(each.rows) if each.rest is None else sum(len(rows) for rows in self._rules.rows(each.order))
-            for each in self._blocks
-        )
 
     def more_than(self, limit: int) -> bool:
         """Whether there are more points than this."""
@@ -130,7 +123,11 @@ class Points:
 
     def levels(self, config: Mapping[str, Value]) -> Levels:
         """The row of a config that is a point."""
-        return np.array([_level(each, config) for each in self.parameters], np.int16)
+        levels = [
+            where[type(config[each.name]), config[each.name]] if each.name in config else INACTIVE
+            for each, where in zip(self.parameters, self._levels, strict=True)
+        ]
+        return np.array(levels, np.int16)
 
     # --- building ---
 
@@ -361,10 +358,3 @@ def _components(space: Space) -> list[tuple[int, ...]]:
     for k in range(len(space.parameters)):
         groups.setdefault(find(k), []).append(k)
     return [tuple(each) for each in groups.values()]
-
-
-def _level(parameter: Parameter, config: Mapping[str, Value]) -> int:
-    if parameter.name not in config:
-        return INACTIVE
-    value = config[parameter.name]
-    return next(k for k, each in enumerate(parameter.values) if type(each) is type(value) and each == value)

@@ -1,4 +1,4 @@
-"""The sampler: expected improvement over the valid points of a space. The second of two homes of Optuna.
+"""The sampler: expected improvement over the valid points of a space.
 
 What it asks for is a pure function of its seed, of what was told, and of what is out, in the order of asks:
 
@@ -17,28 +17,21 @@ lengths of the model are fitted again each time that a fifth more was told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-import optuna
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution
-from optuna.trial import FrozenTrial, TrialState
 
 from fusiond.model.nouns import Config
 from fusiond.model.system import blas
-from fusiond.strategy.space import Parameter
 from fusiond.tuning.search import gaussian
 from fusiond.tuning.search.asks import Asks
 from fusiond.tuning.search.donors import LEAST_DONATED, Donor, DonorTrials
-from fusiond.tuning.search.features import features, rough, squared
+from fusiond.tuning.search.features import Feature, features, rough, squared
 from fusiond.tuning.search.gaussian import Reals, Trends
 from fusiond.tuning.search.models import Model
 from fusiond.tuning.search.points import Levels, Points
-from fusiond.tuning.search.safety import Safety
 
-SPREAD_OF = "spread"  #: The attribute of an Optuna trial that holds the standard error of its value
 START = 10  #: Asks before the model is used
 SPREAD = 1000
 ABOUT = 0.2  #: What is about as good elsewhere, in standard deviations of what was found there
@@ -48,84 +41,92 @@ NEAR_BEST, NEIGHBOURS = 3, 400
 """Of so many of the best, up to so many neighbours are looked at beside a pool that was drawn."""
 STALL, MOVES = 30, 5
 """Where so many trials that were told brought nothing better, one ask in MOVES is the best neighbour of the best."""
+FAILURE_SHARPNESS = 4.0  #: A failure says as much about its surroundings as a time does at half the prior's lengths
 
 
-class PointSampler(optuna.samplers.BaseSampler):
+class Safety:
+    """How likely a point is not to fail: what became of those around it, weighted by their correlation with it."""
+
+    def __init__(self, features: Sequence[Feature], pool: Levels) -> None:
+        weights = gaussian.prior_lengths(features).weights * FAILURE_SHARPNESS
+        self._near = gaussian.Correlations(features, weights, pool)
+        self.failures = 0
+        self._told: list[tuple[Levels, bool]] = []
+        self._summed = 0
+        self._sums = np.zeros((2, len(pool)))
+
+    def tell(self, row: Levels, sound: bool) -> None:
+        self._told.append((row, sound))
+        self.failures += not sound
+
+    def look(self) -> None:
+        """Take in what was told, one after the other, so that the sums are the same after an interruption. At each ask,
+        failures or none: the first of them must not pay for all that was told before."""
+        for row, sound in self._told[self._summed :]:
+            near = self._near.to_pool(row[None, :])[0]
+            self._sums[0] += near
+            if sound:
+                self._sums[1] += near
+        self._summed = len(self._told)
+
+    def chance(self, extra: Levels | None) -> Reals:
+        """At each point of the pool, then of `extra`. One sound trial is taken for granted everywhere."""
+        self.look()
+        sums = self._sums
+        if extra is not None and len(extra):
+            near = self._near.between(np.stack([row for row, _ in self._told]), extra)
+            sound = np.array([each for _, each in self._told], float)
+            sums = np.concatenate([sums, [near.sum(axis=0), sound @ near]], axis=1)
+        found: Reals = (sums[1] + 1) / (sums[0] + 1)
+        return found
+
+
+class PointSampler:
     """See the module. One for each study: it keeps what it has calculated, which changes nothing of what it asks."""
 
-    def __init__(
-        self,
-        points: Points,
-        distributions: Mapping[str, BaseDistribution],
-        seed: int,
-        donors: Sequence[Donor] = (),
-        columns: Sequence[Donor] = (),
-    ) -> None:
+    def __init__(self, points: Points, seed: int, donors: Sequence[Donor] = (), columns: Sequence[Donor] = ()) -> None:
         """`donors` and `columns`: as `fusiond.tuning.search.study.Study` has them."""
-        self.chosen: Config | None = None  #: What the last ask was for; None when no point is left
         self._points = points
-        self._distributions = dict(distributions)
         self._seed = seed
         self._features = features(points.parameters)
-        self._levels = [_positions(each) for each in points.parameters]
         generator = np.random.default_rng((seed, 0))
         self._whole = points.count is not None and points.count <= POOL
         self._pool = points.all() if self._whole else np.unique(_drawn(points, DRAWN, generator), axis=0)
-        guesses = [DonorTrials(each, self._features, points) for each in donors if len(each) >= LEAST_DONATED]
-        facts = [
-            DonorTrials(each, self._features, points, clip=False) for each in columns if len(each) >= LEAST_DONATED
-        ]
+        guesses, facts = (
+            [DonorTrials(each, self._features, points, clip=clip) for each in known if len(each) >= LEAST_DONATED]
+            for known, clip in ((donors, True), (columns, False))
+        )
         self._guesses = len(guesses)  #: So many of what is known, the first ones, say what is fast
         self._known = [*guesses, *facts]
         self._trends = Trends(self._at, self._pool) if self._known else None
         self._columns = [np.ascontiguousarray(each) for each in self._pool.T]
         self._taken = np.zeros(len(self._pool), np.bool_)
         self._asks = Asks()
+        self._news: dict[int, tuple[float | None, float]] = {}
+        """Ask -> its value (None: it failed) and that one's error, since the last choice."""
         self._safety = Safety(self._features, self._pool)
         self._models = [Model(each, self._pool, self._trends) for each in (self._features, rough(self._features))]
 
-    # --- Optuna's interface ---
+    def add(self, config: Config) -> int:
+        """A config is asked for, whoever chose it; gives the number of that ask."""
+        row = self._points.levels(config)
+        self._taken[self._found(row)] = True
+        self._asks.add(row)
+        return self._asks.seen - 1
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self._distributions
+    def tell(self, ask: int, value: float | None, error: float) -> None:
+        """What became of an ask: the logarithm of how fast it is, with its standard error; None where it failed."""
+        self._news[ask] = value, error
 
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        if "fixed_params" in trial.system_attrs:  # somebody else chose
-            return {}
-        self._look(study.get_trials(deepcopy=False)[: trial.number])
+    def choose(self) -> Config | None:
+        """The next one to ask for; None when no point is left."""
+        for index, (value, error) in sorted(self._news.items()):
+            self._asks.tell(index, value, error)
+            self._safety.tell(self._asks.rows[index], value is not None)
+        self._news.clear()
         with blas.one_thread():
             point = self._choose()
-        self.chosen = None if point is None else self._points.config(point)
-        return {name: value for name, value in (self.chosen or {}).items() if name in search_space}
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        raise AssertionError(f"{param_name} is part of what is chosen")
-
-    # --- what is known ---
-
-    def _look(self, trials: Sequence[FrozenTrial]) -> None:
-        """Take in what was asked and told since the last time."""
-        for trial in trials[self._asks.seen :]:
-            row = self._row(trial.params)
-            self._taken[self._found(row)] = True
-            self._asks.add(trial.number, row)
-        for index in list(self._asks.out):
-            trial = trials[self._asks.numbers[index]]
-            if trial.state is not TrialState.RUNNING:
-                value = trial.value if trial.state is TrialState.COMPLETE else None
-                self._asks.tell(index, value, trial.user_attrs.get(SPREAD_OF, 0.0))
-                self._safety.tell(self._asks.rows[index], value is not None)
-
-    def _row(self, params: Mapping[str, Any]) -> Levels:
-        levels = [
-            where[type(params[name]), params[name]] if name in params else -1
-            for name, where in zip((each.name for each in self._points.parameters), self._levels, strict=True)
-        ]
-        return np.array(levels, np.int16)
+        return None if point is None else self._points.config(point)
 
     def _found(self, row: Levels) -> NDArray[np.intp]:
         """Where a row is in the pool: one place, or none."""
@@ -133,8 +134,6 @@ class PointSampler(optuna.samplers.BaseSampler):
         for column, level in zip(self._columns[1:], row[1:], strict=True):
             left = left[column[left] == level]
         return left
-
-    # --- choosing ---
 
     def _choose(self) -> Levels | None:
         asks = self._asks
@@ -279,7 +278,3 @@ def _drawn(points: Points, many: int, generator: np.random.Generator) -> Levels:
         except ValueError:
             many //= 10
     return np.empty((0, len(points.parameters)), np.int16)
-
-
-def _positions(parameter: Parameter) -> dict[tuple[type, Any], int]:
-    return {(type(value), value): k for k, value in enumerate(parameter.values)}

@@ -4,7 +4,6 @@ import math
 from types import ModuleType
 
 import numpy as np
-import optuna
 from scipy import optimize, special, stats
 
 from fusiond.model.nouns import Config
@@ -226,36 +225,22 @@ def targets(values: ModuleType) -> None:
 def searched(sampler: ModuleType) -> None:
     """A bowl with a ring of failures round its lowest point is found; the space is walked without asking twice, what
     is out is not asked again, and failures become rare."""
-    distributions = {
-        each.name: optuna.distributions.CategoricalDistribution(each.values) for each in SPACE.parameters
-    }  # fmt: skip
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    own = sampler.PointSampler(POINTS, distributions, 7)
-    study = optuna.create_study(direction="maximize", sampler=own)
+    own = sampler.PointSampler(POINTS, 7)
     asked, failures, best = [], [], -math.inf
-    out: list[tuple[optuna.Trial, float | None]] = []
+    out: list[tuple[int, float | None]] = []
     for _ in range(60):
-        trial = study.ask()
-        _ = trial.relative_params
-        config = own.chosen
+        config = own.choose()
         assert config is not None
         assert SPACE.problems(config) == ()
-        for parameter in SPACE.parameters:
-            if parameter.name in config:
-                trial.suggest_categorical(parameter.name, parameter.values)
         asked.append(config)
         threads = config.integer("threads")
         cost = abs(threads - 256) / 100 + (config["kind"] == "plain") + config.integer("unroll")
-        value = None if threads > 256 else -cost
-        out.append((trial, value))
+        out.append((own.add(config), None if threads > 256 else -cost))
         if len(out) == 4:
-            trial, value = out.pop(0)
+            ask, value = out.pop(0)
             failures.append(value is None)
-            if value is None:
-                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-            else:
-                best = max(best, value)
-                study.tell(trial, value)
+            best = max(best, -math.inf if value is None else value)
+            own.tell(ask, value, 0.0)
     assert len(set(asked)) == len(asked)
     assert best == -1
     assert sum(failures[20:]) <= 10
@@ -285,21 +270,13 @@ def safety(safety: ModuleType) -> None:
 def moves(sampler: ModuleType) -> None:
     """Where times have nothing to do with one another, a search stalls: then every fifth ask differs in one parameter
     that both have from one of the three best (from the best itself, as long as that has such neighbours)."""
-    distributions = {each.name: optuna.distributions.CategoricalDistribution(each.values) for each in SPACE.parameters}
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    own = sampler.PointSampler(POINTS, distributions, 3)
-    study = optuna.create_study(direction="maximize", sampler=own)
+    own = sampler.PointSampler(POINTS, 3)
     generator = np.random.default_rng(8)
     told: list[tuple[float, Config]] = []
     moved, elsewhere = 0, 0
     for number in range(75):
-        trial = study.ask()
-        _ = trial.relative_params
-        config = own.chosen
+        config = own.choose()
         assert config is not None
-        for parameter in SPACE.parameters:
-            if parameter.name in config:
-                trial.suggest_categorical(parameter.name, parameter.values)
         values = [value for value, _ in told]
         near = [
             sum(config[name] != each[name] for name in config if name in each) == 1
@@ -311,7 +288,7 @@ def moves(sampler: ModuleType) -> None:
             assert number % 5 or near[0]
         value = 5.0 if number == 20 else float(generator.normal())
         told.append((value, config))
-        study.tell(trial, value)
+        own.tell(own.add(config), value, 0.0)
     assert moved >= 4
     assert elsewhere >= 10  # what the model makes of it is not a neighbour
 
@@ -320,13 +297,12 @@ def told(asks: ModuleType) -> None:
     """What is told out of order is there in the order of asks, and what failed has no value."""
     own = asks.Asks()
     for number in range(5):
-        own.add(number, np.array([number], np.int16))
+        own.add(np.array([number], np.int16))
     assert own.told == []
     own.tell(3, 2.0, 0.1)
     own.tell(0, None)
     own.tell(1, -1.0, 0.2)
     assert own.told == [0, 1, 3]
-    assert list(own.out) == [2, 4]
     assert np.isnan(own.values[0])
     assert own.standardised([0, 1, 3]).tolist()[:2] == [own.standardised([0, 1, 3]).min()] * 2
     assert np.argmax(own.standardised([0, 1, 3])) == 2

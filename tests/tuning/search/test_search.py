@@ -15,9 +15,9 @@ CHECKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "likelihood": ("gaussian", checks.likelihood),
     "improvement": ("gaussian", checks.improvement),
     "distances": ("features", checks.distances),
-    "targets": ("values", checks.targets),
+    "targets": ("asks", checks.targets),
     "searched": ("sampler", checks.searched),
-    "safety": ("safety", checks.safety),
+    "safety": ("sampler", checks.safety),
     "moves": ("sampler", checks.moves),
     "told": ("asks", checks.told),
 }

@@ -14,7 +14,8 @@ from fusiond.model.nouns import SAMPLERS, Config
 from fusiond.model.outcomes import Ask, Outcome, Trial
 from fusiond.strategy.space import Parameter, Space, check_seeds
 from fusiond.tuning.search import points, sampler
-from fusiond.tuning.search.study import Study, _JointSampler
+from fusiond.tuning.search.study import Study
+from fusiond.tuning.search.tpe import _JointSampler
 
 GRID = Space(parameters=(Parameter(name="x", values=(0, 1, 2)), Parameter(name="y", values=("a", "b"))))
 CONDITIONAL = Space(
@@ -148,7 +149,10 @@ def test_a_space_too_large_to_be_held_is_searched(monkeypatch: pytest.MonkeyPatc
 
 def state_of(study: Study) -> list[object]:
     """What the sampler knows."""
-    known = [each for each in study._study.trials if each.state is not TrialState.FAIL]  # TPE takes no notice of those
+    assert study._tpe is not None
+    known = [
+        each for each in study._tpe.study.trials if each.state is not TrialState.FAIL
+    ]  # TPE takes no notice of those
     return [(each.state, each.value, sorted(each.params.items())) for each in known]
 
 

@@ -25,8 +25,6 @@ from fusiond.requests import content_lookup
 from fusiond.requests.isolation import registry as plugins
 from fusiond.requests.registry import Registry
 from fusiond.service.client.in_process import checked
-from fusiond.service.cluster.provider import ClusterProvider, others, runner
-from fusiond.service.cluster.ray_actors import RayCluster
 from fusiond.service.daemon import config, logs
 from fusiond.service.daemon.app import BestQuery, JobQuestion, Submission
 from fusiond.service.daemon.config import DaemonConfig
@@ -55,11 +53,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tls-cert", metavar="FILE", help="the certificate of --web, in PEM: the pages are HTTPS then")
     parser.add_argument("--tls-key", metavar="FILE", help="its private key, in PEM")
-    parser.add_argument(
-        "--cluster",
-        metavar="ADDRESS",
-        help="use the GPUs of a Ray cluster, too: auto, or HOST:PORT of its head (needs fusiond[ray])",
-    )
     parser.add_argument("--socket", metavar="FILE", help="the socket (default: beside the store)")
     parser.add_argument("--db", metavar="FILE", help="the store (default: what the configuration says, or FUSIOND_DB)")
 
@@ -75,12 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     for state in registry.states:
         if state.problem:
             logging.getLogger("fusiond").error("plugin %s did not load: %s", state.name, state.problem)
-    with contextlib.ExitStack() as opened:
-        store = opened.enter_context(closing(Store.open(settings.db or options.database(arguments))))
-        if settings.cluster is not None:
-            cluster = RayCluster(settings.cluster, spec=settings.cluster_device, resource=settings.cluster_resource)
-            opened.callback(cluster.close)
-            registry.providers["cluster"] = ClusterProvider(cluster, settings.cluster_device)
+    with closing(Store.open(settings.db or options.database(arguments))) as store:
         content_lookup.index(store, registry)
         now = _Now(when_busy=settings.when_busy)
 
@@ -134,7 +122,7 @@ def work(
         return tuner.enqueue(store, ready, priority=row.priority)
 
     def run_job(row: JobRow, device: DeviceInfo, events: Events, stop: Stop) -> JobState:
-        made = Tuner(store, registry, events, policy=policy(), busy=busy, runner=runner, others=others)
+        made = Tuner(store, registry, events, policy=policy(), busy=busy)
         return made.run(row.id, stop, device)
 
     def best(question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:
@@ -219,9 +207,9 @@ def _settings(arguments: argparse.Namespace) -> DaemonConfig:
         if web is None:
             raise RequestError(f"is {arguments.web[:40]!r}; write HOST:PORT, as 127.0.0.1:8080", where="--web")
         settings = dataclasses.replace(settings, web=web)
-    for name in ("tls_cert", "tls_key", "db", "socket", "cluster", "log"):
+    for name in ("tls_cert", "tls_key", "db", "socket", "log"):
         if given := getattr(arguments, name):
-            value: Any = given if name in ("cluster", "log") else Path(given).expanduser()
+            value: Any = given if name == "log" else Path(given).expanduser()
             settings = dataclasses.replace(settings, **{name: value})
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_key is None else "tls_cert"

@@ -271,7 +271,7 @@ def test_the_manual_has_every_command_and_option(fusiond: Run, tmp_path: Path) -
     assert made.stderr == ""
     shown = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", made.stdout)
     assert "fusiond best" in shown
-    assert "--cluster ADDRESS" in shown.replace("\u2010", "-").replace("\u2212", "-")
+    assert "--tls-cert FILE" in shown.replace("\u2010", "-").replace("\u2212", "-")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

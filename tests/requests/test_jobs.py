@@ -368,7 +368,7 @@ def test_the_configuration_that_is_shipped_fits_and_has_every_key(of_config: Dra
         "devices: [cpu, 'cuda:1']", "devices: []", "poll_secs: 0", "poll_secs: 2", "when_busy: never",
         "when_busy: share", "log: xml", "log_level: loud", "upstream: https://box", "upstream: [https://box]",
         "upstream: [{url: 'https://box'}]", "upstream: [{token_file: x}]", "upstream: ftp://box", "upstream_secs: 61",
-        "cluster: auto", "cluster:", "db:", "db: x.sqlite", "dbb: x", "[1]",
+        "cluster: auto", "db:", "db: x.sqlite", "dbb: x", "[1]",
     ],
 )  # fmt: skip
 def test_the_schema_says_what_the_daemon_says(of_config: Draft202012Validator, tmp_path: Path, text: str) -> None:

@@ -18,7 +18,7 @@ from fusiond.service.daemon import tls
 from fusiond.tuning.contention import Policy
 
 LEVELS = ("debug", "info", "warning", "error")
-DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?|cluster(:[0-9]{1,4})?|counted(:[a-z0-9]{1,16})?)")
+DEVICE = re.compile(r"(all|cpu|cuda(:[0-9]{1,3})?|counted(:[a-z0-9]{1,16})?)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,6 @@ class DaemonConfig:
     tls_cert: Path | None = None  #: The certificate of `web` (PEM, with the chain); None: plain HTTP
     tls_key: Path | None = None  #: Its private key
     devices: tuple[str, ...] = ("all",)  #: The devices that get a worker: `all`, `cpu`, `cuda`, `cuda:N`
-    cluster: str | None = None  #: A Ray cluster whose devices are used, too: `auto`, or HOST:PORT of its head
-    cluster_resource: str = "GPU"  #: What Ray counts the devices as
-    cluster_device: str = "fusiond.devices.cuda.provider:CudaProvider"
     """MODULE:CLASS of the kind of device on its nodes."""
     poll_secs: float = 1.0  #: How often a worker looks for jobs that another process queued
     when_busy: str = "wait"
@@ -90,13 +87,6 @@ def address(text: str) -> tuple[str, int] | None:
     if match is None or int(match[3]) > 65535:
         return None
     return match[1] or match[2], int(match[3])
-
-
-def _plain(node: Node) -> str:
-    text = node.text()
-    if not re.fullmatch(r"[A-Za-z0-9_.:/\[\]-]{1,200}", text):
-        raise node.fail(f"is {text[:80]!r}; letters, digits and _ . : - are allowed")
-    return text
 
 
 def _upstreams(node: Node, folder: Path) -> tuple[UpstreamAddress, ...]:
@@ -183,7 +173,7 @@ def _devices(node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.text() for each in names))
 
 
-_MAY_BE_NULL = ("db", "socket", "web", "tls_cert", "tls_key", "cluster", "upstream")
+_MAY_BE_NULL = ("db", "socket", "web", "tls_cert", "tls_key", "upstream")
 """Keys whose null stands for the default."""
 
 _READERS: Mapping[str, Callable[[Node, Path], Any]] = {
@@ -193,9 +183,6 @@ _READERS: Mapping[str, Callable[[Node, Path], Any]] = {
     "tls_cert": _path,
     "tls_key": _path,
     "devices": lambda node, _: _devices(node),
-    "cluster": lambda node, _: _plain(node),
-    "cluster_resource": lambda node, _: _plain(node),
-    "cluster_device": lambda node, _: _plain(node),
     "poll_secs": lambda node, _: node.number(least=0.05, most=3600),
     "when_busy": lambda node, _: node.choice(*Policy),
     "probe_secs": lambda node, _: node.number(least=1, most=86400),

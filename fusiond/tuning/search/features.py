@@ -9,8 +9,9 @@ space, without which there is no correlation (Schoenberg 1938).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,16 +71,16 @@ def _feature(column: int, places: Sequence[float | None]) -> Feature:
 
 
 def _line(values: Sequence[Value]) -> list[float | None]:
-    numbers = [float(each) for each in values if isinstance(each, int | float) and _is_number(each)]
+    numbers = [float(each) for each in values if _is_number(each)]
     if len(numbers) < 3:
         return [None] * len(values)
-    if min(numbers) > 0 and _unevenness([math.log(each) for each in numbers]) < _unevenness(numbers):
-        return _scaled(values, math.log)
-    return _scaled(values, float)
+    logs = min(numbers) > 0 and _unevenness([math.log(each) for each in numbers]) < _unevenness(numbers)
+    scale = math.log if logs else float
+    return _scaled([scale(each) if _is_number(each) else None for each in values])
 
 
-def _scaled(values: Sequence[Value], scale: Callable[[float], float]) -> list[float | None]:
-    places = [scale(float(each)) if isinstance(each, int | float) and _is_number(each) else None for each in values]
+def _scaled(places: Sequence[float | None]) -> list[float | None]:
+    """From 0 to 1."""
     known = [each for each in places if each is not None]
     low, width = min(known), max(known) - min(known)
     return [None if each is None else (each - low) / width for each in places]
@@ -90,13 +91,10 @@ def _twos(values: Sequence[Value]) -> list[float | None] | None:
     whole = [each for each in values if type(each) is int and each > 0]
     if len(whole) < 5 or len(whole) < len([each for each in values if _is_number(each)]):
         return None
-    if _unevenness([math.log(each) for each in whole]) <= EVEN:
-        return None
     counts = {each: min(MOST_TWOS, (each & -each).bit_length() - 1) for each in whole}
-    low, width = min(counts.values()), max(counts.values()) - min(counts.values())
-    if width == 0:
+    if _unevenness([math.log(each) for each in whole]) <= EVEN or len(set(counts.values())) == 1:
         return None
-    return [(counts[each] - low) / width if type(each) is int and each in counts else None for each in values]
+    return _scaled([counts[each] if type(each) is int else None for each in values])
 
 
 def _unevenness(numbers: Sequence[float]) -> float:
@@ -106,5 +104,5 @@ def _unevenness(numbers: Sequence[float]) -> float:
     return float(steps.std()) / mean if mean > 0 else math.inf
 
 
-def _is_number(value: Value) -> bool:
+def _is_number(value: Value) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

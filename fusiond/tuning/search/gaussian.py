@@ -262,6 +262,7 @@ class Process:
             among -= known.T @ known
             solved -= known.T.astype(np.float32) @ self._solved[:n]
             self._factor[n : n + several, :n] = known.T
+        among[np.diag_indices(several)] = np.maximum(np.diag(among), 1e-10)
         own = np.linalg.cholesky(among)
         self._factor[n : n + several, n : n + several] = own
         self.rows[n : n + several] = rows
@@ -271,24 +272,6 @@ class Process:
         np.matmul(inverse.astype(np.float32), solved, out=mine)
         self._explained += np.einsum("ij,ij->j", mine, mine)
         self.count = n + several
-
-    def add(self, row: Levels) -> None:
-        """One more row, whatever it will be worth."""
-        n = self.count
-        if n == len(self.rows):
-            self._grow()
-        to_pool = self._to_pool(row[None, :])[0]
-        to_rows = self._between(row[None, :], self.rows[:n])[0]
-        known = linalg.solve_triangular(self._factor[:n, :n], to_rows, lower=True, check_finite=False)
-        before = 1.0 if self._trends is None else 1.0 + float(self._trends.between(row[None, :], row[None, :])[0, 0])
-        noise = self._lengths.noise + JITTER + self._spread
-        own = math.sqrt(max(before + noise - float(known @ known), 1e-10))
-        solved = (to_pool - known.astype(np.float32) @ self._solved[:n]) / np.float32(own)
-        self.rows[n] = row
-        self._factor[n, :n], self._factor[n, n] = known, own
-        self._solved[n] = solved
-        self._explained += solved * solved
-        self.count = n + 1
 
     def believed(self, values: Reals) -> Reals:
         """Values for all rows: those that are NaN get what the others make of them."""

@@ -127,7 +127,7 @@ class _Fit:
             return True
         first = asks.seen - self.behind(asks)
         for index in range(first, min(first + ADDED, asks.seen)):
-            self.process.add(asks.rows[index])
+            self.process.extend(asks.rows[index][None, :])
             self.kept.append(index)
         return first < asks.seen
 

@@ -82,7 +82,7 @@ def posterior(gaussian: ModuleType) -> None:
             process = gaussian.Process(found, pool, lengths, rows[:first], trends)
             process.extend(rows[first : first + 7])
             for row in rows[first + 7 :]:
-                process.add(row)
+                process.extend(row[None, :])
             believed = process.believed(np.where(told, values, np.nan))
             assert np.allclose(believed, guessed, atol=2e-3)
             got, deviation = process.expected(believed, rows[:3])
@@ -95,7 +95,7 @@ def posterior(gaussian: ModuleType) -> None:
     process.extend(rows[:12], own[:12])
     process.extend(rows[12:15])
     for row in rows[15:]:
-        process.add(row)
+        process.extend(row[None, :])
     wanted = covariance(gaussian, lengths, pool, rows) @ np.linalg.solve(plain + np.diag(own), values)
     assert np.allclose(process.expected(values)[0], wanted, atol=5e-3)
 

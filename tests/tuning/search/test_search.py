@@ -24,12 +24,11 @@ CHECKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
 MUTANTS = {
     "posterior": [
         ("believed(self", "found[unknown] = covariance[:, unknown].T @ solved", "found[unknown] = 0.0"),
-        ("a row that is added explains nothing", "self._explained += solved * solved", "pass"),
+        ("a row explains nothing", "self._explained += np.einsum(\"ij,ij->j\", mine, mine)", "pass"),
         ("as sure of a row as of another", "(self._spread if spreads is None else spreads)", "self._spread"),
-        ("a row that is added is exact", "+ JITTER + self._spread\n", "+ JITTER\n"),
         ("several rows forget those before", "among -= known.T @ known", "pass"),
         ("to the pool, too", "solved -= known.T.astype(np.float32) @ self._solved[:n]", "pass"),
-        ("a row keeps its noise to itself", "own = math.sqrt(max(before + noise", "own = math.sqrt(max(before - 0.2"),
+        ("a row is exact", "self._lengths.noise + JITTER + (", "(0.0 * "),
         ("trends explain nothing beside the pool", "np.ones(len(extra)) + trends", "np.ones(len(extra))"),
         ("the weights of one feature only", "tables.get(each.column, 0.0) + each", "each"),
         ("levels one off", "pool[:, column] % several", "(pool[:, column] + 1) % several"),
@@ -44,7 +43,7 @@ MUTANTS = {
                     ("what was asked for is asked for again", "np.finfo(above.dtype).min", "-np.inf"),
                     ("the tail underflows", "np.where(above > -5,", "np.where(above > -500,")],
     "distances": [
-        ("numbers as they are", "return _scaled(values, math.log)", "return _scaled(values, float)"),
+        ("numbers as they are", "scale = math.log if logs else float", "scale = float"),
         ("labels are one", "table = np.ones(", "table = np.zeros("),
         ("beside the line, and nowhere in space", "= 0.5 + (", "= 1.0 + 0 * ("),
         ("no twos", "found.append(_feature(column, twos))", "pass"),

@@ -59,12 +59,12 @@ def fit(
     often two such maxima, one of which takes all for noise: the better one that is found from the medians, and from
     what was fitted to fewer values `before`. `shared`: a covariance of the rows that is known besides."""
     parts = fit_in_parts(features, rows, values, before, shared)
-    while True:
-        try:
+    try:
+        while True:
             next(parts)
-        except StopIteration as ended:
-            found: Lengths = ended.value
-            return found
+    except StopIteration as ended:
+        found: Lengths = ended.value
+        return found
 
 
 def fit_in_parts(
@@ -153,11 +153,6 @@ def _matern(distance: Reals, *, slope: bool = False) -> tuple[Reals, Reals]:
     return found, -(5 / 6) * (1 + root) * decay if slope else found
 
 
-def correlation(distance: Reals) -> Reals:
-    """Matern 5/2 of the squared, weighted distance."""
-    return _matern(distance)[0]
-
-
 class Trends:
     """What is known of other problems over the same points: a column for each, standardised. The values of this one are
     a sum of them, with weights of which nothing is known but their size (independent, normal, with variance TRUST), and
@@ -215,7 +210,7 @@ class Correlations:
         distance = np.zeros((len(left), len(right)))
         for column, table in self._tables.items():
             distance += table[left[:, column]][:, right[:, column]]
-        return correlation(distance)
+        return _matern(distance)[0]
 
 
 class Process:

@@ -148,14 +148,14 @@ class Points:
         prefix = np.empty((1, 0), np.int16)
         depth = 0
         while depth < len(order):
-            longer = self._rules.extended(prefix, order, depth)
+            longer = self._rules.extended(prefix, order)
             if len(longer) > PREFIXES:
                 break
             prefix, depth = longer, depth + 1
         columns = [places.index(each) for each in order]
         rows = np.zeros((len(prefix), len(places)), np.int16)
         rows[:, columns[:depth]] = prefix
-        return TiedParameters(places, rows, order[depth:], order)
+        return TiedParameters(places, rows, order[depth:])
 
     def _rejected(self, block: TiedParameters, many: int, generator: np.random.Generator) -> Levels:
         assert block.rest is not None
@@ -216,7 +216,6 @@ class TiedParameters:
     rows: Levels
     """All their valid combinations, in order; or, where `rest` is not None, all those of the other parameters."""
     rest: tuple[int, ...] | None  #: Where it is not held: the parameters that are drawn behind the rows
-    order: tuple[int, ...] = ()
 
 
 class _Rules:
@@ -245,7 +244,7 @@ class _Rules:
             return -decided, missing, len(self._parameters[place].values), place
 
         while left:
-            ready = [each for each in left if self._needs(each) <= names | self._unknown(each, places)]
+            ready = [each for each in left if self._known(each, places) <= names]
             place = min(ready, key=rank)
             left.remove(place)
             order.append(place)
@@ -255,20 +254,22 @@ class _Rules:
     def rows(self, order: Sequence[int]) -> Iterator[Levels]:
         """All valid rows over these parameters, columns in this order, some thousand at a time: depth first, so that
         no more than a chunk of each depth is in memory."""
-        yield from self._below(np.empty((1, 0), np.int16), order, 0)
+        yield from self._below(np.empty((1, 0), np.int16), order)
 
-    def _below(self, rows: Levels, order: Sequence[int], depth: int) -> Iterator[Levels]:
+    def _below(self, rows: Levels, order: Sequence[int]) -> Iterator[Levels]:
+        depth = rows.shape[1]
         if depth == len(order):
             yield rows
             return
         step = max(1, _CHUNK // len(self._parameters[order[depth]].values))
         for begin in range(0, len(rows), step):
-            longer = self.extended(rows[begin : begin + step], order, depth)
+            longer = self.extended(rows[begin : begin + step], order)
             if len(longer):
-                yield from self._below(longer, order, depth + 1)
+                yield from self._below(longer, order)
 
-    def extended(self, rows: Levels, order: Sequence[int], depth: int) -> Levels:
-        """Rows over the first `depth` parameters with all levels of the next that no restriction forbids."""
+    def extended(self, rows: Levels, order: Sequence[int]) -> Levels:
+        """Rows over the first parameters with all levels of the next that no restriction forbids."""
+        depth = rows.shape[1]
         place, before = order[depth], order[:depth]
         several = len(self._parameters[place].values)
         exists = self.exists(place, rows, before)
@@ -285,7 +286,7 @@ class _Rules:
         names = {self._parameters[each].name for each in (*before, place)}
         for each in self._restrictions:
             if name in each.names and each.names <= names:
-                longer = longer[self._keeps(each, longer, order[: depth + 1])]
+                longer = longer[self._true(each, longer, order[: depth + 1], absent=True)]
         return longer
 
     def exists(self, place: int, rows: Levels, places: Sequence[int]) -> NDArray[np.bool_]:
@@ -304,11 +305,8 @@ class _Rules:
         for each in self._restrictions:
             if each.names <= names:
                 left = np.flatnonzero(found)
-                found[left] = self._keeps(each, rows[left], places)
+                found[left] = self._true(each, rows[left], places, absent=True)
         return found
-
-    def _keeps(self, restriction: Expression, rows: Levels, places: Sequence[int]) -> NDArray[np.bool_]:
-        return self._true(restriction, rows, places, absent=True)
 
     def _true(self, text: Expression, rows: Levels, places: Sequence[int], *, absent: bool) -> NDArray[np.bool_]:
         """In which rows it holds; `absent` where one of its names is."""
@@ -323,14 +321,11 @@ class _Rules:
         found[chosen] = holds(text, columns, int(there.sum()))
         return found
 
-    def _needs(self, place: int) -> frozenset[str]:
+    def _known(self, place: int, places: Sequence[int]) -> set[str]:
+        """Names of a condition that earlier parameters of the block have: where it has others, it never holds."""
         condition = self._when[place]
-        return frozenset() if condition is None else condition.names
-
-    def _unknown(self, place: int, places: Sequence[int]) -> set[str]:
-        """Names of a condition that no earlier parameter of the block has: it never holds then."""
         earlier = {self._parameters[each].name for each in places if each < place}
-        return set(self._needs(place)) - earlier
+        return earlier & condition.names if condition is not None else set()
 
 
 def _components(space: Space) -> list[tuple[int, ...]]:
@@ -343,11 +338,7 @@ def _components(space: Space) -> list[tuple[int, ...]]:
             k = root[k]
         return k
 
-    ties = [
-        {parameter.name, *expressions.parse(parameter.when).names}
-        for parameter in space.parameters
-        if parameter.when is not None
-    ]
+    ties = [{each.name, *expressions.parse(each.when).names} for each in space.parameters if each.when is not None]
     ties += [set(expressions.parse(text).names) for text in space.restrictions]
     for names in ties:
         places = sorted(position[name] for name in names if name in position)

@@ -1,10 +1,12 @@
 """The tables of `--count`: one row per launch, and one sum per program beside the unfused one."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fusiond.cli import output, render
 from fusiond.cli.answer_text import microseconds
+from fusiond.model.errors import RequestError
 
 COLUMNS = (
     *("program", "launch", "asked for", "of sectors", "DRAM", "least", "x least", "conflicts", "occupancy"),
@@ -87,3 +89,17 @@ def size(count: int) -> str:
             break
         value, unit = value / 1e3, larger
     return f"{value:.3g} {unit}"
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Write the roofline of counted rows as SVG. RequestError where no launch was counted, or the file cannot be
+    written."""
+    from fusiond.service.web import plots
+
+    picture = plots.roofline(rows)
+    if picture is None:
+        raise RequestError("no launch was counted that there would be a picture of", where="--svg")
+    try:
+        path.write_text(plots.alone(picture), encoding="utf-8")
+    except OSError as problem:
+        raise RequestError(f"cannot write {path}: {problem.strerror}", where="--svg") from None

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from fusiond.cli import counts, options, output, render
 from fusiond.cli.answer_text import config_text, figures
 from fusiond.devices.counting.model import H100, Gpu, gpu_of
-from fusiond.devices.counting.roofline import draw
 from fusiond.model.english import counted
 from fusiond.model.errors import RequestError, StoreError
 from fusiond.requests import jobs
@@ -78,8 +77,7 @@ def _counted(arguments: argparse.Namespace, plans: list[Plan]) -> list[Plan]:
     if arguments.count:
         plans = [with_counts(each, _gpu(each).name) for each in plans]
     if arguments.svg is not None:
-        (found,) = plans
-        draw(found.counted or (), _gpu(found), Path(arguments.svg).expanduser(), found.workload.name)
+        counts.draw(plans[0].counted or (), Path(arguments.svg).expanduser())
     return plans
 
 

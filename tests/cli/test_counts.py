@@ -1,11 +1,14 @@
 """The tables and sentences of `--count`: what stands in each cell, what a sum leaves out, why a launch has none."""
 
 import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fusiond.cli import counts
+from fusiond.model.errors import RequestError
 
 
 def row(program: str = "native", launch: str = "k", **fields: Any) -> dict[str, Any]:
@@ -106,3 +109,20 @@ def test_a_launch_that_was_not_counted_says_why_and_its_program_has_no_sum(capsy
 )  # fmt: skip
 def test_sizes_are_in_powers_of_ten(count: int, text: str) -> None:
     assert counts.size(count) == text
+
+
+def test_the_picture_names_every_launch_that_was_counted(tmp_path: Path) -> None:
+    rows = [
+        row(instructions=1, warp_instructions={"fp32": 500_000, "global": 100_000}),
+        row("seed 0", "fused <1>", warp_instructions=None, ptx_instructions=19_200_000),
+        row("seed 1", failed="it hung"),
+    ]
+    counts.draw(rows, tmp_path / "a.svg")
+    texts = ElementTree.parse(tmp_path / "a.svg").iter("{http://www.w3.org/2000/svg}text")
+    found = {each.text for each in texts}
+    assert {"unfused k: dram, occupancy 75 %", "seed 0 fused <1>: dram, occupancy 75 %"} <= found
+    assert not any("seed 1" in (each or "") for each in found)
+    with pytest.raises(RequestError, match=r"cannot write .*: No such file"):
+        counts.draw(rows, tmp_path / "none" / "a.svg")
+    with pytest.raises(RequestError, match="no launch was counted"):
+        counts.draw(rows[2:], tmp_path / "a.svg")

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from fusiond.devices.counting import roofline as rooflines
+from fusiond.devices.counting.bounds import SECTOR_BYTES
 from fusiond.devices.counting.model import gpu_named
 
 WIDTH, HEIGHT = 760, 260
@@ -147,13 +147,17 @@ def bars(rows: Iterable[tuple[str, float, str]], *, unit: str) -> Markup:
 
 
 def roofline(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
-    """The instruction roofline of counted rows (see `fusiond.devices.counting.roofline`): each launch as a point,
-    unfused and fused; None where no launch was counted."""
-    points = rooflines.of_rows(rows)
+    """The instruction roofline of counted rows, with a point for each launch; None where none was counted. Across:
+    instructions of warps per sector of DRAM traffic; up: instructions of warps per ns, at the most that the launch's
+    lower bound in time allows (Ding and Williams, "An Instruction Roofline Model for GPUs", PMBS 2019, of which this is
+    the DRAM level). A point on the slanted roof waits for DRAM, one on the flat roof for issue slots."""
+    points = [(row, *_point(row)) for row in rows if row["failed"] is None and row["bound_us"]]
+    points = [each for each in points if each[1] > 0]
     if not points:
         return None
     gpu = gpu_named(points[0][0]["model"])
-    slots, dram = rooflines.issue_slots_per_ns(gpu), rooflines.sectors_per_ns(gpu)
+    slots = gpu.multiprocessors * gpu.issue_warps * gpu.clock_mhz / 1e3  # issue slots a ns
+    dram = gpu.dram_gbs / SECTOR_BYTES  # sectors a ns
     knee = slots / dram
     left, right = (math.log10(each) for each in (min(knee, *(at for _, at, _ in points)) / 4,
                                                  max(knee, *(at for _, at, _ in points)) * 4))  # fmt: skip
@@ -183,17 +187,26 @@ def roofline(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
     for row, at, up in sorted(points, key=lambda each: -each[2]):
         share = "" if row["occupancy"] is None else f", occupancy {100 * row['occupancy']:.0f} %"
         whose = "unfused" if row["program"] == "native" else "fused"
-        said = f"{whose} {row['launch']}: bound by {row['binding']}{share}"
+        name = f"{whose if whose == 'unfused' else row['program']} {row['launch']}"
+        said = f"{name}: bound by {row['binding']}{share}"
         below = max(below + 14, y(up) + 14)  # labels do not lie on each other
         right_of = x(at) < 0.62 * WIDTH
         side, anchor = (x(at) + 16, "start") if right_of else (x(at) - 16, "end")
         parts += [
             _path("leader", _line([(x(at), y(up)), (side - 2 if right_of else side + 2, below - 4)])),
             _dot(whose, x(at), y(up), 5, said),
-            _text(side, below, f"{whose} {row['launch']}: {row['binding']}{share}", anchor),
+            _text(side, below, f"{name}: {row['binding']}{share}", anchor),
         ]
     words = "; ".join(f"{row['program']} {row['launch']} is bound by {row['binding']}" for row, _, _ in points)
     return figure(WIDTH, HEIGHT, f"on {gpu.name}, counted: {words}", Markup("").join(parts), "roofline")
+
+
+def _point(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Instructions of warps (of PTX where nobody could disassemble) per sector of DRAM, and per ns."""
+    found = row["warp_instructions"]
+    instructions = sum(found.values()) if found is not None else row["ptx_instructions"] / 32
+    sectors = row["dram_bytes"] / SECTOR_BYTES
+    return (instructions / sectors if sectors else 0.0), instructions / row["bound_us"] / 1e3
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

@@ -23,6 +23,8 @@ Every error is `{"error": {"kind", "where", "problem"}}`: 400 for a wrong reques
 what is our fault or the machine's. `fusiond.service.daemon.limits` answers what is too long, too slow or too many.
 """
 
+from __future__ import annotations
+
 import asyncio
 import dataclasses
 import json
@@ -30,7 +32,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -41,12 +43,15 @@ from starlette.routing import Route
 
 from fusiond.model.errors import DeviceError, FusiondError, NothingKnown, RequestError, UnknownName
 from fusiond.service.daemon import judge, openapi
-from fusiond.service.daemon.judge import JudgeCase, JudgeRequest, KernelTexts, QueueFull
+from fusiond.service.daemon.judge import JudgeRequest, KernelTexts, QueueFull
 from fusiond.service.daemon.limits import BODY_BYTES
 from fusiond.service.daemon.metrics import CONTENT_TYPE as METRICS_TYPE
-from fusiond.service.daemon.stream import Broker
 from fusiond.service.wire import error_document, job_entry
+from fusiond.store import lookup
 from fusiond.store.jobs import JobRow
+
+if TYPE_CHECKING:
+    from fusiond.service.daemon.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -91,76 +96,47 @@ class JobQuestion:
     cache: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Actions:
-    """What the endpoints do; blocking functions, called in threads of their own. They raise FusiondErrors."""
-
-    health: Callable[[], dict[str, Any]]
-    submit: Callable[[Submission], tuple[JobRow, ...]]
-    jobs: Callable[[tuple[str, ...], int, str | None], tuple[JobRow, ...]]
-    job: Callable[[str], JobRow]
-    cancel: Callable[[str], JobRow]
-    finish: Callable[[str], JobRow]
-    best: Callable[[BestQuery], dict[str, Any]]  #: Called in the event loop: it reads the store, and waits for nobody
-    compare: Callable[[dict[str, Any]], dict[str, Any]]
-    """Complete an answer that has sources `to_compare`; may take for ever where they lie on a mount that is gone."""
-    recheck: Callable[[dict[str, Any]], None]  #: Have a stale answer measured again
-    best_of_job: Callable[[JobQuestion], tuple[dict[str, Any] | NothingKnown, ...]]
-    judge: Callable[[JudgeRequest], JudgeCase]  #: Called in the event loop: it queues a request, and waits for nobody
-    devices: Callable[[], list[dict[str, Any]]]
-    plugins: Callable[[], list[dict[str, Any]]]
-    metrics: Callable[[], bytes]
-    elsewhere: Callable[[BestQuery], dict[str, Any] | None] = lambda question: None
-    """What other boxes know where this one has nothing; bounded in time."""
-    looked_up: Callable[[str, float], None] = lambda match, secs: None
-    """Count a look-up: its `match`, and the seconds that it took."""
-
-
 MOST_JOBS = 1000  #: In one page of GET /jobs; whoever asks for more gets as many
 
 
 class App:
-    """The endpoints, each a coroutine that checks the request, calls one action, and words the answer."""
+    """The endpoints, each a coroutine that checks the request, asks the service (in another thread, where that may
+    block), and words the answer."""
 
-    def __init__(
-        self, actions: Actions, broker: Broker, pages: Sequence[Route] = (), exchange: Sequence[Route] = ()
-    ) -> None:
+    def __init__(self, service: Service, pages: Sequence[Route] = (), exchange: Sequence[Route] = ()) -> None:
         """`pages`: the routes of the pages, beside those of the API; `exchange`: what other boxes ask, where they
         may."""
-        self.actions = actions
+        self.service = service
         self.pages = pages
         self.exchange = exchange
-        self.broker = broker
         self._comparing = asyncio.Semaphore(_MOST_COMPARING)
 
     def starlette(self) -> Starlette:
+        service, store = self.service, self.service.store
         routes = [
-            Route("/health", self.health),
+            Route("/health", _given(service.health)),
             Route("/jobs", self.jobs),
             Route("/jobs", self.submit, methods=["POST"]),
-            Route("/jobs/{id}", self._of_job(self.actions.job)),
+            Route("/jobs/{id}", _of_job(store.named_job)),
             Route("/jobs/{id}/events", self.events),
-            Route("/jobs/{id}/cancel", self._of_job(self.actions.cancel), methods=["POST"]),
-            Route("/jobs/{id}/finish", self._of_job(self.actions.finish), methods=["POST"]),
+            Route("/jobs/{id}/cancel", _of_job(service.cancel), methods=["POST"]),
+            Route("/jobs/{id}/finish", _of_job(store.finish_early), methods=["POST"]),
             Route("/best", self.best),
             Route("/best", self.best_of_job, methods=["POST"]),
             Route("/judge", self.judge, methods=["POST"]),
-            Route("/devices", self.devices),
-            Route("/plugins", self.plugins),
+            Route("/devices", _given(lambda: {"devices": service.devices()})),
+            Route("/plugins", _given(lambda: {"plugins": service.work.plugins()})),
             Route("/metrics", self.metrics),
-            Route("/openapi.json", self.openapi),
+            Route("/openapi.json", _given(lambda: openapi.document(exchange=bool(self.exchange)))),
             *self.exchange,
             *self.pages,
         ]
         handlers: dict[Any, Any] = {FusiondError: _fusiond_error, HTTPException: _http_error, Exception: _our_error}
         return Starlette(routes=routes, exception_handlers=handlers)
 
-    async def health(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(self.actions.health))
-
     async def submit(self, request: Request) -> Response:
         submission = _submission(await object_of(request))
-        rows = await run_in_threadpool(self.actions.submit, submission)
+        rows = await run_in_threadpool(self.service.submit, submission)
         return JSONResponse({"jobs": [job_entry(row) for row in rows]}, status_code=201)
 
     async def jobs(self, request: Request) -> Response:
@@ -169,23 +145,15 @@ class App:
         if limit < 1:
             raise RequestError(f"{limit} is not a number of jobs; name 1 to {MOST_JOBS}", where="limit")
         before = request.query_params.get("before")
-        rows = await run_in_threadpool(self.actions.jobs, states, limit, before)
+        rows = await run_in_threadpool(self.service.jobs, states, limit, before)
         return JSONResponse({"jobs": [job_entry(row) for row in rows]})
 
-    def _of_job(self, action: Callable[[str], JobRow]) -> Callable[[Request], Awaitable[Response]]:
-        """The endpoint that does something with the job of an id, and shows it."""
-
-        async def endpoint(request: Request) -> Response:
-            return JSONResponse(job_entry(await run_in_threadpool(action, request.path_params["id"])))
-
-        return endpoint
-
     async def events(self, request: Request) -> Response:
-        job = (await run_in_threadpool(self.actions.job, request.path_params["id"])).id
+        job = (await run_in_threadpool(self.service.store.named_job, request.path_params["id"])).id
         return StreamingResponse(self._lines(job), media_type="application/x-ndjson")
 
     async def _lines(self, job: str) -> AsyncIterator[str]:
-        async for progress in self.broker.follow(job, self.actions.job):
+        async for progress in self.service.broker.follow(job, self.service.store.named_job):
             yield json.dumps(progress.as_json()) + "\n" if progress else "\n"
 
     async def best(self, request: Request) -> Response:
@@ -199,7 +167,7 @@ class App:
             match = "unknown"
             raise
         finally:
-            self.actions.looked_up(match, time.perf_counter() - began)
+            self.service.metrics.looked_up(match, time.perf_counter() - began)
         if match != "ambiguous":
             return JSONResponse(document)
         problem = f"stands for {len(document['answers'])} contents; POST /best with the job file that is meant"
@@ -209,26 +177,26 @@ class App:
     async def _found(self, question: BestQuery) -> dict[str, Any]:
         # In the loop's own thread: it reads the store alone, for less time than handing it to another thread takes.
         try:
-            document = self.actions.best(question)
+            document = self.service.best(question)
         except NothingKnown:
-            found = await run_in_threadpool(self.actions.elsewhere, question)
+            found = await run_in_threadpool(self.service.work.elsewhere, question)
             if found is None:
                 raise
             return found
         if "to_compare" in document:
             async with self._comparing:
-                await run_in_threadpool(self.actions.compare, document)
+                await run_in_threadpool(lookup.compared, document)
         if document["match"] == "stale":  # writes, and may have to wait for others that do
-            await run_in_threadpool(self.actions.recheck, document)
+            await run_in_threadpool(self.service.recheck, document)
         return document
 
     async def best_of_job(self, request: Request) -> Response:
         question = _job_question(await object_of(request))
         began = time.perf_counter()
-        found = await run_in_threadpool(self.actions.best_of_job, question)
+        found = await run_in_threadpool(self.service.best_of_job, question)
         for each in found:
             match = "unknown" if isinstance(each, NothingKnown) else each["match"]
-            self.actions.looked_up(match, (time.perf_counter() - began) / len(found))
+            self.service.metrics.looked_up(match, (time.perf_counter() - began) / len(found))
         answers = [{"error": error_document(each)} if isinstance(each, NothingKnown) else each for each in found]
         if all("error" in each for each in answers):
             return JSONResponse(answers[0], status_code=404)
@@ -236,7 +204,7 @@ class App:
 
     async def judge(self, request: Request) -> Response:
         wanted = _judge_request(await object_of(request))
-        case = self.actions.judge(wanted)
+        case = self.service.docket.enter(wanted)
         ruling = asyncio.wrap_future(case.ruling)
         gone = asyncio.ensure_future(_disconnected(request))
         try:
@@ -249,17 +217,29 @@ class App:
             case.give_up()
             ruling.cancel()  # else what it still raises is nobody's
 
-    async def devices(self, request: Request) -> Response:
-        return JSONResponse({"devices": await run_in_threadpool(self.actions.devices)})
-
-    async def plugins(self, request: Request) -> Response:
-        return JSONResponse({"plugins": await run_in_threadpool(self.actions.plugins)})
-
     async def metrics(self, request: Request) -> Response:
-        return Response(await run_in_threadpool(self.actions.metrics), media_type=METRICS_TYPE)
+        return Response(await run_in_threadpool(self.service.metrics.text), media_type=METRICS_TYPE)
 
-    async def openapi(self, request: Request) -> Response:
-        return JSONResponse(openapi.document(exchange=bool(self.exchange)))
+
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+def _given(read: Callable[[], Any]) -> Endpoint:
+    """The endpoint that shows a document."""
+
+    async def endpoint(request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(read))
+
+    return endpoint
+
+
+def _of_job(action: Callable[[str], JobRow]) -> Endpoint:
+    """The endpoint that does something with the job of an id, and shows it."""
+
+    async def endpoint(request: Request) -> Response:
+        return JSONResponse(job_entry(await run_in_threadpool(action, request.path_params["id"])))
+
+    return endpoint
 
 
 # --- requests -------------------------------------------------------------------------------------------
@@ -300,10 +280,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def _judge_request(body: dict[str, Any]) -> JudgeRequest:
-    known = [each.name for each in dataclasses.fields(JudgeRequest)]
-    for name in body:
-        if name not in known:
-            raise UnknownName("key", name, known, where="body")
+    _only_known(body, JudgeRequest)
     device, trials = _field(body, "device", str) or "auto", _field(body, "trials", int)
     secs = body.get("timeout_secs", judge.SECS)
     if "\0" in device:
@@ -327,18 +304,13 @@ def _kernel(body: dict[str, Any], role: str) -> str | KernelTexts:
 
 
 def _job_question(body: dict[str, Any]) -> JobQuestion:
-    path = _path(body, ("path", "text", "device", "sizes", "cache"))
+    given = _of_job_file(body, JobQuestion)
     sizes = body.get("sizes") or {}
     if not isinstance(sizes, dict) or not all(type(each) is int and 1 <= each < 2**62 for each in sizes.values()):
         raise RequestError("expected an object of names and whole numbers from 1", where="sizes")
-    cache = _field(body, "cache", str)
-    return JobQuestion(
-        path=path,
-        text=_field(body, "text", str),
-        device=_field(body, "device", str),
-        sizes=sizes,
-        cache=None if cache is None else _cache(cache),
-    )
+    if given["cache"] is not None:
+        _cache(given["cache"])
+    return JobQuestion(**given, sizes=sizes)
 
 
 def _cache(text: str) -> str:
@@ -347,32 +319,35 @@ def _cache(text: str) -> str:
     return text
 
 
-def _path(body: dict[str, Any], known: tuple[str, ...]) -> str:
-    """The job file that a body is about; `known` are the keys that it may have."""
+def _submission(body: dict[str, Any]) -> Submission:
+    given = _of_job_file(body, Submission)
+    priority = given.pop("priority") or 0
+    if abs(priority) > 1_000_000:
+        raise RequestError("must be from -1000000 to 1000000", where="priority")
+    return Submission(**given, priority=priority)
+
+
+_KINDS = {"path": str, "priority": int, "text": str, "device": str, "trials": int, "seed": int, "cache": str}
+"""Keys of a body about a job file, in the order in which they are looked at."""
+
+
+def _of_job_file(body: dict[str, Any], kind: type[Submission | JobQuestion]) -> dict[str, Any]:
+    """The texts and numbers of a body; `kind` has all keys that it may have."""
+    known = _only_known(body, kind)
+    given = {name: _field(body, name, _KINDS[name]) for name in _KINDS if name in known}
+    if not given["path"]:
+        raise RequestError("the key 'path' is missing", where="body")
+    if not given["path"].startswith("/") or "\0" in given["path"]:
+        raise RequestError("is not an absolute path", where="path")
+    return given
+
+
+def _only_known(body: dict[str, Any], kind: type[Any]) -> list[str]:
+    known = [each.name for each in dataclasses.fields(kind)]
     for name in body:
         if name not in known:
             raise UnknownName("key", name, known, where="body")
-    path: str | None = _field(body, "path", str)
-    if not path:
-        raise RequestError("the key 'path' is missing", where="body")
-    if not path.startswith("/") or "\0" in path:
-        raise RequestError("is not an absolute path", where="path")
-    return path
-
-
-def _submission(body: dict[str, Any]) -> Submission:
-    path = _path(body, ("path", "text", "device", "trials", "seed", "priority"))
-    priority = _field(body, "priority", int) or 0
-    if abs(priority) > 1_000_000:
-        raise RequestError("must be from -1000000 to 1000000", where="priority")
-    return Submission(
-        path=path,
-        text=_field(body, "text", str),
-        device=_field(body, "device", str),
-        trials=_field(body, "trials", int),
-        seed=_field(body, "seed", int),
-        priority=priority,
-    )
+    return known
 
 
 def _field(body: dict[str, Any], name: str, kind: type) -> Any:
@@ -412,20 +387,16 @@ def _whole(text: str, *, where: str) -> int:
 # --- errors ---------------------------------------------------------------------------------------------
 
 
+_STATUS = {NothingKnown: 404, TooLarge: 413, RequestError: 400, DeviceError: 409}
+
+
 async def _fusiond_error(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, FusiondError)
-    if isinstance(problem, NothingKnown) or (isinstance(problem, RequestError) and problem.where == "job"):
-        status = 404
-    elif isinstance(problem, TooLarge):
-        status = 413
-    elif isinstance(problem, RequestError):
-        status = 400
-    elif isinstance(problem, DeviceError):
-        status = 409
-    else:
+    unknown = isinstance(problem, RequestError) and problem.where == "job"
+    status = next((404 if unknown else code for kind, code in _STATUS.items() if isinstance(problem, kind)), 503)
+    if status == 503:
         log.log(logging.DEBUG if isinstance(problem, QueueFull) else logging.ERROR, "%s %s: %s", request.method,
                 request.url.path, problem)  # fmt: skip
-        status = 503
     headers = {"retry-after": str(problem.retry_secs)} if isinstance(problem, QueueFull) else None
     return JSONResponse({"error": error_document(problem)}, status_code=status, headers=headers)
 

@@ -27,7 +27,7 @@ from fusiond.model.outcomes import JobState
 from fusiond.model.system import driver, faults
 from fusiond.service.daemon import logs
 from fusiond.service.daemon import socket as sockets
-from fusiond.service.daemon.app import Actions, App, BestQuery, JobQuestion, Submission
+from fusiond.service.daemon.app import App, BestQuery, JobQuestion, Submission
 from fusiond.service.daemon.config import AT_RUN_TIME, DaemonConfig
 from fusiond.service.daemon.http import HttpServer
 from fusiond.service.daemon.judge import Docket
@@ -153,7 +153,7 @@ class Service:
         self._tcp = Tcp(where, self.config.tls_cert, self.config.tls_key) if where is not None else None
         pages = Pages(self.store, self._now, self._buttons(), self.broker.standings.of)
         exchange = Endpoints(self._between.exchange, self.metrics.served).routes() if self._between is not None else []
-        app = App(self._actions(), self.broker, pages.routes(), exchange).starlette()
+        app = App(self, pages.routes(), exchange).starlette()
         server = HttpServer(app, self.limits)
         http = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
         http.start()
@@ -199,7 +199,7 @@ class Service:
 
     def _now(self) -> Now:
         """What the pages show beside the store."""
-        return Now(workers=self._devices(), upstreams=self._between.state()[1] if self._between is not None else ())
+        return Now(workers=self.devices(), upstreams=self._between.state()[1] if self._between is not None else ())
 
     def _buttons(self) -> dict[str, Callable[[str], JobRow]]:
         """What the pages may change."""
@@ -209,7 +209,7 @@ class Service:
             self._wake()
             return row
 
-        return {"cancel": self._cancel, "finish": self.store.finish_early, "again": again}
+        return {"cancel": self.cancel, "finish": self.store.finish_early, "again": again}
 
     def _feed_watchdog(self, server: HttpServer) -> None:
         """Only as long as the workers' threads and the loop of the HTTP server live. A device that hangs is the
@@ -387,26 +387,6 @@ class Service:
 
     # --- what the endpoints do ---
 
-    def _actions(self) -> Actions:
-        return Actions(
-            health=self._health,
-            submit=self._submit,
-            jobs=self._jobs,
-            job=self.store.named_job,
-            cancel=self._cancel,
-            finish=self.store.finish_early,
-            best=self._best,
-            compare=lookup.compared,
-            recheck=self._recheck,
-            best_of_job=self._best_of_job,
-            judge=self.docket.enter,
-            devices=self._devices,
-            plugins=self.work.plugins,
-            metrics=self.metrics.text,
-            elsewhere=self.work.elsewhere,
-            looked_up=self.metrics.looked_up,
-        )
-
     def _state(self) -> State:
         kept, upstreams = self._between.state() if self._between is not None else (None, [])
         return State(
@@ -416,22 +396,22 @@ class Service:
             judging=self.docket.state(),
             devices=[
                 {**entry, "sick": self.store.sick(worker.device.key, worker.device.uuid)}
-                for entry, worker in zip(self._devices(), self.workers, strict=True)
+                for entry, worker in zip(self.devices(), self.workers, strict=True)
             ],
             store_bytes=self.store.size_bytes(),
         )
 
-    def _health(self) -> dict[str, Any]:
+    def health(self) -> dict[str, Any]:
         return {
             "version": __version__,
             "pid": os.getpid(),
             "store": str(self.database),
             "state": "stopping" if self.stopping.is_set() else "serving",
             "uptime_secs": round(time.monotonic() - self.started, 1),
-            "workers": self._devices(),
+            "workers": self.devices(),
         }
 
-    def _submit(self, submission: Submission) -> tuple[JobRow, ...]:
+    def submit(self, submission: Submission) -> tuple[JobRow, ...]:
         rows = self.work.submit(submission)
         self._wake()
         return rows
@@ -440,20 +420,20 @@ class Service:
         for worker in self.workers:
             worker.wake()
 
-    def _jobs(self, states: tuple[str, ...], limit: int, before: str | None) -> tuple[JobRow, ...]:
+    def jobs(self, states: tuple[str, ...], limit: int, before: str | None) -> tuple[JobRow, ...]:
         known = [state.value for state in JobState]
         if unknown := set(states).difference(known):
             raise RequestError(f"{min(unknown)[:40]!r} is none of {', '.join(known)}", where="state")
         number = None if before is None else self.store.named_job(before).number
         return tuple(self.store.jobs([JobState(each) for each in states] or None, limit, before=number))
 
-    def _cancel(self, job: str) -> JobRow:
+    def cancel(self, job: str) -> JobRow:
         row = self.store.cancel(job)
         if row.state.ended:
             self.broker.publish(end_of_row(row))
         return row
 
-    def _best(self, question: BestQuery) -> dict[str, Any]:
+    def best(self, question: BestQuery) -> dict[str, Any]:
         found = lookup.best(
             self.database,
             name=question.name,
@@ -468,19 +448,19 @@ class Service:
             raise NothingKnown(f"nothing is known about {question.name} yet")
         return found
 
-    def _best_of_job(self, question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:
+    def best_of_job(self, question: JobQuestion) -> tuple[dict[str, Any] | NothingKnown, ...]:
         found = self.work.best(question)
         for each in found:
             if isinstance(each, dict):
-                self._recheck(each)
+                self.recheck(each)
         return found
 
-    def _recheck(self, document: dict[str, Any]) -> None:
+    def recheck(self, document: dict[str, Any]) -> None:
         """A stale answer is measured again when the device is free."""
         if document["match"] == "stale" and lookup.queue_recheck(self.database, document):
             self._wake()
 
-    def _devices(self) -> list[dict[str, Any]]:
+    def devices(self) -> list[dict[str, Any]]:
         return [
             {
                 "device": each.device.name,

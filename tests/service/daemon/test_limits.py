@@ -31,7 +31,6 @@ from fusiond.service.daemon.app import App
 from fusiond.service.daemon.config import DaemonConfig, UpstreamAddress
 from fusiond.service.daemon.limits import BODY_BYTES, HttpLimits
 from fusiond.service.daemon.metrics import Metrics, State
-from fusiond.service.daemon.stream import Broker
 from fusiond.service.daemon.upstream_client import Unreachable, Upstream
 from fusiond.service.daemon.upstream_server import Endpoints
 from fusiond.service.daemon.upstream_sync import Between
@@ -251,13 +250,13 @@ def test_every_route_is_described_with_its_methods(store: Store, service_of: Cal
         transport = httpx.HTTPTransport(uds=str(client.socket))
         with httpx.Client(transport=transport, base_url="http://fusiond") as http:
             document = http.get("/openapi.json").json()
-    assert methods_of(document) == served_by(App(actions=Mock(), broker=Broker()))
+    assert methods_of(document) == served_by(App(Mock()))
     check_references(document)
 
 
 def test_what_other_boxes_may_ask_is_described_where_they_may(store: Store) -> None:
     exchange = Endpoints(None).routes()  # type: ignore[arg-type]
-    app = App(actions=Mock(), broker=Broker(), exchange=exchange)
+    app = App(Mock(), exchange=exchange)
     document = openapi.document(exchange=True)
     assert methods_of(document) == served_by(app)
     check_references(document)

@@ -2,16 +2,22 @@
 
 import argparse
 import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fusiond.cli import options, output
+from fusiond.cli import job_texts, options, output, render
 from fusiond.cli.counts import size
 from fusiond.model.english import counted, shortened
 from fusiond.model.errors import DaemonError, NothingKnown, RequestError
+from fusiond.model.outcomes import JobState
 from fusiond.service.client.client import Client
+from fusiond.service.remaining import duration
 from fusiond.service.wire import answer_entry
+from fusiond.store.jobs import JobRow
 
 LATEST = 5  #: Answers that are shown
+MOST_WAITING = 12
+_OPEN = (JobState.RUNNING, JobState.WAITING, JobState.QUEUED)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,16 +39,20 @@ def run(arguments: argparse.Namespace) -> int:
                 raise RequestError("goes on for ever, and --json is one document", where="--watch")
             if not 0.1 <= arguments.watch <= 3600:
                 raise RequestError(f"is {arguments.watch:g}; write 0.1 to 3600 seconds", where="--watch")
-            from fusiond.cli import live_status  # rich takes longer to load than all of the rest
-
             with contextlib.suppress(KeyboardInterrupt):  # that is how one ends it
-                live_status.watch(client, lambda: _document(client), arguments.watch)
+                render.watching(lambda: tables(_document(client), _open_jobs(client)), arguments.watch)
             return 0
-        document = _document(client)
+        document, open_jobs = _document(client), () if arguments.json else _open_jobs(client)
     if arguments.json:
         options.say_json(document)
-    else:
-        _say(document)
+        return 0
+    daemon, store = document["daemon"], document["store"]
+    if not daemon.get("workers"):
+        output.say(_daemon(daemon))
+    jobs = ", ".join(counted(count, f"{state} job") for state, count in store["jobs"].items() if count)
+    output.say(f"store {store['path']} ({size(store['bytes'])}): {jobs or 'no jobs'}")
+    for each in tables(document, open_jobs):
+        render.table(each.title, each.columns, each.rows)
     return 0
 
 
@@ -60,48 +70,87 @@ def _document(client: Client) -> dict[str, Any]:
     return {"daemon": daemon, "store": known, "answers": answers}
 
 
-def _say(document: dict[str, Any]) -> None:
-    daemon, store = document["daemon"], document["store"]
-    if daemon["state"] == "absent":
-        output.say("daemon     none answers (`fusiond serve` starts one)")
-    else:
-        output.say(
-            f"daemon     {daemon['state']}, pid {daemon['pid']}, version {daemon['version']}, "
-            f"up {_duration(daemon['uptime_secs'])}"
-        )
-    for each in daemon.get("workers", ()):
-        doing = f"runs {each['job']}{_progress(each.get('progress'))}" if each["job"] else "idle"
-        waits = f"; waits: {shortened(each['waiting'], 160)}" if each["waiting"] else ""
-        output.say(f"device     {each['device']}: {doing}{waits}")
-    output.say(f"store      {store['path']} ({size(store['bytes'])})")
-    jobs = [counted(count, f"{state} job") for state, count in store["jobs"].items() if count]
-    output.say(f"jobs       {', '.join(jobs) or 'none'}")
-    for place, each in enumerate(document["answers"]):
-        output.say(f"{'answers' if place == 0 else '':<10} {each['found_at'][:16]}  {each['workload']} on "
-                   f"{each['device']}: {each['verdict']}{_gain(each)}")  # fmt: skip
+def _open_jobs(client: Client) -> Sequence[JobRow]:
+    try:
+        return client.jobs(_OPEN, 100)
+    except NothingKnown:
+        return ()
 
 
-def _progress(found: dict[str, Any] | None) -> str:
-    """`: hist,maxpool, part 2 of 3, search 12/64, about 40 s left`."""
-    if found is None:
-        return ""
-    part = f", part {found['part']} of {found['parts']}" if found["part"] is not None else ""
-    where = f"final {found['final']} of {found['finals']}" if found["final"] is not None else found["phase"]
-    trials = f" {found['done']}/{found['budget']}" if found["budget"] and found["final"] is None else ""
-    left = f", about {_duration(found['left_secs'])} left" if found["left_secs"] is not None else ""
-    return f": {found['workload']}{part}, {where}{trials}{left}"
+def _daemon(found: Mapping[str, Any]) -> str:
+    if found["state"] == "absent":
+        return "no daemon answers (`fusiond serve` starts one)"
+    about = f", version {found['version']}, up {duration(found['uptime_secs'])}"
+    return f"fusiond {found['state']}, pid {found['pid']}{about}"
 
 
-def _gain(each: dict[str, Any]) -> str:
-    return f", {each['speedup']:.3f}x" if each["speedup"] is not None else ""
+def tables(document: Mapping[str, Any], open_jobs: Sequence[JobRow]) -> Sequence[job_texts.TableOf]:
+    """Devices, the queue, the latest answers; empty ones are left out."""
+    workers = document["daemon"].get("workers", ())
+    running = {each["job"] for each in workers}
+    waiting = [each for each in open_jobs if each.state is not JobState.RUNNING and each.id not in running]
+    more = len(waiting) - MOST_WAITING
+    found = [
+        job_texts.TableOf(
+            title=_daemon(document["daemon"]),
+            columns=("device", "job", "workload", "part", "now", "trials", "best", "left"),
+            rows=_devices(workers, open_jobs, running),
+        ),
+        job_texts.TableOf(
+            title=f"{counted(len(waiting), 'job')} to come" + (f", the first {MOST_WAITING}" if more > 0 else ""),
+            columns=("job", "state", "workload", "device", "trials", "why"),
+            rows=[
+                (each.id, each.state.value, each.workload_name, each.device, f"{each.trials}/{each.budget}",
+                 shortened(each.waiting_for or each.problem or "", 80))
+                for each in waiting[::-1][:MOST_WAITING]
+            ],
+        ),
+        job_texts.TableOf(
+            title="the latest answers",
+            columns=("found (UTC)", "workload", "device", "verdict", "gain"),
+            rows=[
+                (each["found_at"][:16].replace("T", " "), each["workload"], each["device"], each["verdict"],
+                 job_texts.ratio(each["speedup"]))
+                for each in document["answers"]
+            ],
+        ),
+    ]  # fmt: skip
+    return [each for each in found if each.rows]
 
 
-def _duration(secs: float) -> str:
-    """As people say it, by its two largest units."""
-    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    parts: list[str] = []
-    rest = int(secs)
-    for name, unit in units:
-        count, rest = divmod(rest, unit)
-        parts += [f"{count} {name}"] if count or parts else []
-    return " ".join(parts[:2]) or "0 s"
+def _devices(
+    workers: Sequence[Mapping[str, Any]], open_jobs: Sequence[JobRow], running: Collection[str]
+) -> list[tuple[object, ...]]:
+    """What the daemon's workers do, what runs without it, and which devices are idle."""
+    busy = [each for each in workers if each["job"] or each["waiting"]]
+    # Of what runs without the daemon the store knows as much as this.
+    elsewhere = [
+        each for each in open_jobs
+        if each.state is JobState.RUNNING and each.id not in running and each.parent not in running
+    ]  # fmt: skip
+    found = [*map(_device, busy), *map(_without_daemon, elsewhere)]
+    idle = [each["device"] for each in workers if each not in busy]
+    if idle:
+        found.append((", ".join(idle), None, "idle", None, None, None, None, None))
+    return found
+
+
+def _device(each: Mapping[str, Any]) -> tuple[object, ...]:
+    found = each.get("progress")
+    if each["job"] is None or found is None:
+        waits = f"waits: {shortened(each['waiting'], 60)}" if each["waiting"] else "begins"
+        return each["device"], each["job"], None, None, waits, None, None, None
+    part = f"{found['part']} of {found['parts']}: {shortened(found['part_name'], 24)}" if found["part"] else None
+    now = f"final {found['final']} of {found['finals']}" if found["final"] else found["phase"]
+    if each["waiting"]:
+        now = f"waits: {shortened(each['waiting'], 60)}"
+    left = None if found["left_secs"] is None else duration(found["left_secs"])
+    best = job_texts.ratio(found["best"])
+    trials = job_texts.bar(found["done"], found["budget"])
+    return each["device"], each["job"], shortened(found["workload"], 32), part, now, trials, best, left
+
+
+def _without_daemon(row: JobRow) -> tuple[object, ...]:
+    trials = job_texts.bar(row.trials, row.budget)
+    name = shortened(row.workload_name, 32)
+    return row.device, row.id, name, None, "runs without the daemon", trials, job_texts.ratio(row.best_ratio), None

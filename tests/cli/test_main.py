@@ -20,7 +20,7 @@ Run = Callable[..., Any]
 def test_every_command_is_a_file_and_every_file_a_command_or_a_shared_part() -> None:
     folder = Path(sys.modules["fusiond.cli"].__file__ or "").parent
     shared = {
-        "__init__", "answer_text", "bundling", "captured", "causes", "counts", "job_texts", "live_status", "options",
+        "__init__", "answer_text", "bundling", "captured", "causes", "counts", "job_texts", "options",
         "output", "parser", "preloaded", "render", "rich_output",
     }  # fmt: skip
     assert {path.stem for path in folder.glob("*.py")} == set(COMMANDS) | shared

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import fusiond.cli
-from fusiond.cli import live_status, main, output, render, rich_output
+from fusiond.cli import main, output, render, rich_output, status
 from fusiond.cli import rich_output as drawn
 from fusiond.model.errors import RequestError
 from fusiond.service.progress import Progress
@@ -164,13 +164,16 @@ def worker(device: str, **more: Any) -> dict[str, Any]:
 
 
 def document(*workers: dict[str, Any]) -> dict[str, Any]:
-    return {"daemon": {"state": "serving", "pid": 1, "workers": list(workers)}, "answers": []}
+    return {
+        "daemon": {"state": "serving", "pid": 1, "version": "1", "uptime_secs": 9, "workers": list(workers)},
+        "answers": [],
+    }
 
 
 def test_a_row_for_each_device_that_does_something_and_one_for_the_idle() -> None:
     part = standing(part=5, parts=11, part_name="sx,gx", done=12, budget=64, best=1.25, left_secs=200.0)
     final = standing(final=2, finals=5, done=64, budget=64, left_secs=31.0)
-    (devices,) = live_status.tables(
+    (devices,) = status.tables(
         document(worker("cuda:0", job="abc", progress=part), worker("cuda:1", job="abd", progress=final), worker("cpu"),
                  worker("cuda:2", waiting="the device is sick: it fell over"), worker("replay")),
         (),
@@ -184,7 +187,7 @@ def test_a_row_for_each_device_that_does_something_and_one_for_the_idle() -> Non
 
 def test_what_waits_is_in_the_order_in_which_it_came(store: Store, toy: Callable[..., Any]) -> None:
     first, second = (toy(store, label) for label in ("one", "two"))
-    found = {each.title: each for each in live_status.tables(document(worker("cpu")), store.jobs(None, 10))}
+    found = {each.title: each for each in status.tables(document(worker("cpu")), store.jobs(None, 10))}
     assert [row[0] for row in found["2 jobs to come"].rows] == [first, second]
 
 

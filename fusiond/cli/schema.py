@@ -6,7 +6,7 @@ from fusiond.cli import options
 from fusiond.model.errors import UnknownName
 from fusiond.requests import schema
 from fusiond.requests.isolation import registry as plugins
-from fusiond.service.daemon import config_schema
+from fusiond.service.daemon import config
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     kind = arguments.kind
     known = {} if kind == "config" else schema.documents(plugins.load().strategies.values())
-    known["config"] = config_schema.config()
+    known["config"] = config.schema()
     if kind not in known:
         raise UnknownName("kind of file", kind, known)
     options.say_json(known[kind])

@@ -22,7 +22,7 @@ from fusiond.requests import jobs, schema
 from fusiond.requests.jobs import JobInputs
 from fusiond.requests.planning import prepare
 from fusiond.requests.registry import Registry
-from fusiond.service.daemon import config, config_schema
+from fusiond.service.daemon import config
 
 FULL = """\
 strategy: hfuse
@@ -348,7 +348,7 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], validator: Dr
 
 @pytest.fixture(scope="module")
 def of_config() -> Draft202012Validator:
-    found = config_schema.config()
+    found = config.schema()
     Draft202012Validator.check_schema(found)
     return Draft202012Validator(found)
 
@@ -358,7 +358,7 @@ def test_the_configuration_that_is_shipped_fits_and_has_every_key(of_config: Dra
     shipped = yaml.safe_load(path.read_text())
     assert not list(of_config.iter_errors(shipped))
     names = {each.name for each in dataclasses.fields(config.DaemonConfig)}
-    assert names == set(config_schema.config()["properties"]) == set(shipped)
+    assert names == set(config.schema()["properties"]) == set(shipped)
 
 
 @pytest.mark.parametrize(

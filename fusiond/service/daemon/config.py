@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from fusiond.model.errors import RequestError
 from fusiond.model.inputs import documents
 from fusiond.model.inputs.documents import Node
+from fusiond.model.inputs.schemas import DIALECT, TEXT, Schema
 from fusiond.model.system import files
 from fusiond.service.daemon import tls
 from fusiond.tuning.contention import Policy
@@ -40,7 +41,6 @@ class DaemonConfig:
     tls_cert: Path | None = None  #: The certificate of `web` (PEM, with the chain); None: plain HTTP
     tls_key: Path | None = None  #: Its private key
     devices: tuple[str, ...] = ("all",)  #: The devices that get a worker: `all`, `cpu`, `cuda`, `cuda:N`
-    """MODULE:CLASS of the kind of device on its nodes."""
     poll_secs: float = 1.0  #: How often a worker looks for jobs that another process queued
     when_busy: str = "wait"
     """While another process computes on the GPU: `wait`, `share` it, or leave it to them (`exclusive`)."""
@@ -71,14 +71,27 @@ def find() -> Path | None:
 
 def read(path: Path) -> DaemonConfig:
     """The configuration of one file; relative paths in it are relative to it. RequestError with file, line and key."""
-    names = tuple(field.name for field in dataclasses.fields(DaemonConfig))
-    keys = documents.parse(files.read_text(path), str(path)).mapping(known=names)
+    keys = documents.parse(files.read_text(path), str(path)).mapping(known=tuple(_KEYS))
     given = {
-        name: _READERS[name](node, path.parent)
+        name: _KEYS[name][0](node, path.parent)
         for name, node in keys.items()
-        if node.value is not None or name not in _MAY_BE_NULL
+        if node.value is not None or not _may_be_null(name)
     }
     return DaemonConfig(**given)
+
+
+def schema() -> dict[str, Any]:
+    """fusiond.yaml as JSON Schema, for editors; `read` decides. Every key may be left out, and those without a default
+    may be empty."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, (_, own) in _KEYS.items():
+        default = _DEFAULTS[name]
+        if _may_be_null(name):
+            found[name] = {"anyOf": [own, {"type": "null"}]}
+        else:
+            found[name] = own if isinstance(default, tuple) else {**own, "default": default}
+    plain = {"title": "fusiond configuration", "type": "object", "properties": found, "additionalProperties": False}
+    return {"$schema": DIALECT, **plain}
 
 
 def address(text: str) -> tuple[str, int] | None:
@@ -92,14 +105,13 @@ def address(text: str) -> tuple[str, int] | None:
 def _upstreams(node: Node, folder: Path) -> tuple[UpstreamAddress, ...]:
     """URLs, each alone or with the file that holds its token."""
     found = []
-    for each in node.sequence() if isinstance(node.value, tuple) else (node,):
+    for each in _each(node):
+        keys = {"url": each}
         if isinstance(each.value, dict):
-            keys = each.mapping(known=("url", "token_file", "ca_file"), required=("url",))
-            token = _token(keys["token_file"], folder) if "token_file" in keys else ""
-            authority = _authority(keys["ca_file"], folder) if "ca_file" in keys else None
-            found.append(UpstreamAddress(url=_url(keys["url"]), token=token, authority=authority))
-        else:
-            found.append(UpstreamAddress(url=_url(each), token=""))
+            keys = dict(each.mapping(known=("url", "token_file", "ca_file"), required=("url",)))
+        token = _token(keys["token_file"], folder) if "token_file" in keys else ""
+        authority = _authority(keys["ca_file"], folder) if "ca_file" in keys else None
+        found.append(UpstreamAddress(url=_url(keys["url"]), token=token, authority=authority))
     if len({each.url for each in found}) < len(found):
         raise node.fail("names one twice")
     return tuple(found)
@@ -149,7 +161,7 @@ def _authority(node: Node, folder: Path) -> Path:
     return path
 
 
-def _address(node: Node) -> tuple[str, int]:
+def _address(node: Node, folder: Path) -> tuple[str, int]:
     found = address(node.text())
     if found is None:
         raise node.fail(f"is {node.text()[:40]!r}; write HOST:PORT, for example 127.0.0.1:8080")
@@ -163,8 +175,8 @@ def _path(node: Node, folder: Path) -> Path:
     return folder / Path(text).expanduser()
 
 
-def _devices(node: Node) -> tuple[str, ...]:
-    names = node.sequence() if isinstance(node.value, tuple) else (node,)
+def _devices(node: Node, folder: Path) -> tuple[str, ...]:
+    names = _each(node)
     if not names:
         raise node.fail("names no device; write all, cpu, cuda, cuda:0 or counted:h100")
     for each in names:
@@ -173,23 +185,54 @@ def _devices(node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.text() for each in names))
 
 
-_MAY_BE_NULL = ("db", "socket", "web", "tls_cert", "tls_key", "upstream")
-"""Keys whose null stands for the default."""
+def _each(node: Node) -> tuple[Node, ...]:
+    """One value, or a list of such."""
+    return node.sequence() if isinstance(node.value, tuple) else (node,)
 
-_READERS: Mapping[str, Callable[[Node, Path], Any]] = {
-    "db": _path,
-    "socket": _path,
-    "web": lambda node, _: _address(node),
-    "tls_cert": _path,
-    "tls_key": _path,
-    "devices": lambda node, _: _devices(node),
-    "poll_secs": lambda node, _: node.number(least=0.05, most=3600),
-    "when_busy": lambda node, _: node.choice(*Policy),
-    "probe_secs": lambda node, _: node.number(least=1, most=86400),
-    "judge_mb": lambda node, _: node.integer(least=64, most=1 << 30),
-    "upstream": _upstreams,
-    "upstream_secs": lambda node, _: node.number(least=0.05, most=60),
-    "log_level": lambda node, _: node.choice(*LEVELS),
-    "log": lambda node, _: node.choice("text", "json"),
+
+_Key: TypeAlias = "tuple[Callable[[Node, Path], Any], Schema]"
+"""A value from its node and the folder of the file; and as JSON Schema."""
+
+
+def _number(least: float, most: float) -> _Key:
+    schema = {"type": "number", "minimum": least, "maximum": most}
+    return lambda node, _: node.number(least=least, most=most), schema
+
+
+def _choice(*names: str) -> _Key:
+    return lambda node, _: node.choice(*names), {"enum": list(names)}
+
+
+_DEVICE = {"type": "string", "pattern": f"^{DEVICE.pattern}$"}
+_URL = {"type": "string", "pattern": "^https?://"}
+_UPSTREAM = {
+    "type": "object",
+    "required": ["url"],
+    "additionalProperties": False,
+    "properties": {"url": _URL, "token_file": TEXT, "ca_file": TEXT},
 }
-"""Key -> its value from its node and the folder of the file."""
+_KEYS: Mapping[str, _Key] = {
+    "db": (_path, TEXT),
+    "socket": (_path, TEXT),
+    "web": (_address, {"type": "string", "pattern": r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"}),
+    "tls_cert": (_path, TEXT),
+    "tls_key": (_path, TEXT),
+    "devices": (_devices, {"anyOf": [_DEVICE, {"type": "array", "items": _DEVICE, "minItems": 1}]}),
+    "poll_secs": _number(0.05, 3600),
+    "when_busy": _choice(*Policy),
+    "probe_secs": _number(1, 86400),
+    "judge_mb": (
+        lambda node, _: node.integer(least=64, most=1 << 30),
+        {"type": "integer", "minimum": 64, "maximum": 1 << 30},
+    ),
+    "upstream": (_upstreams, {"anyOf": [_URL, _UPSTREAM, {"type": "array", "items": {"anyOf": [_URL, _UPSTREAM]}}]}),
+    "upstream_secs": _number(0.05, 60),
+    "log_level": _choice(*LEVELS),
+    "log": _choice("text", "json"),
+}
+_DEFAULTS = {each.name: each.default for each in dataclasses.fields(DaemonConfig)}
+
+
+def _may_be_null(name: str) -> bool:
+    """Whether null stands for the default."""
+    return _DEFAULTS[name] in (None, ())

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import httpx
@@ -74,8 +75,8 @@ class Upstream:
 
     def claim(self, question: str, holder: str, secs: float) -> tuple[bool, str, float]:
         """Ask to tune a question alone: whether that is granted, who holds it, and for how many seconds yet."""
-        sent = json.dumps({"question": question, "holder": holder, "secs": secs}).encode()
-        _, body = self._call("POST", "/exchange/claims", content=sent)
+        sent = {"question": question, "holder": holder, "secs": secs}
+        _, body = self._call("POST", "/exchange/claims", content=json.dumps(sent).encode())
         found = _document(body)
         granted, by, left = found.get("granted"), found.get("holder"), found.get("left_secs")
         if type(granted) is not bool or not isinstance(by, str) or not isinstance(left, int | float):
@@ -83,9 +84,8 @@ class Upstream:
         return granted, by[:200], max(0.0, min(float(left), 3600.0))
 
     def release(self, question: str, holder: str) -> None:
-        self._call(
-            "POST", "/exchange/claims/release", content=json.dumps({"question": question, "holder": holder}).encode()
-        )
+        sent = {"question": question, "holder": holder}
+        self._call("POST", "/exchange/claims/release", content=json.dumps(sent).encode())
 
     def _call(
         self, method: str, path: str, query: Mapping[str, str] | None = None, content: bytes | None = None
@@ -96,40 +96,35 @@ class Upstream:
         began, call = time.monotonic(), "push" if path.endswith("answers") else path.rpartition("/")[2].rstrip("s")
         result = "failed"
         try:
-            found = self._asked(method, path, query, content)
+            status, found = self._bounded(method, path, query, content)
+            if status not in (200, 404):
+                raise self._failed(f"it answers {status}: {found[:200].decode('utf-8', 'replace')}")
             result = "ok"
         finally:
             self.heard(self.url, call, result, time.monotonic() - began)
-        return found
-
-    def _asked(
-        self, method: str, path: str, query: Mapping[str, str] | None, content: bytes | None
-    ) -> tuple[int, bytes]:
-        outcome: list[tuple[int, bytes] | Unreachable] = []
-
-        def request(http: httpx.Client) -> None:
-            try:
-                outcome.append(self._request(http, method, path, query, content))
-            except Unreachable as problem:
-                outcome.append(problem)
-
-        # httpx bounds each read and not their sum; a thread that an upstream holds up for ever ends with the process.
-        caller = threading.Thread(target=request, args=[self._http], name="upstream", daemon=True)
-        caller.start()
-        caller.join(self._secs + 0.1)
-        if not outcome:
-            self._http = self._client()  # the old one's connections are not to be trusted
-            raise self._failed(f"it is slower than {self._secs:g} s")
-        if isinstance(outcome[0], Unreachable):
-            raise outcome[0]
-        status, found = outcome[0]
-        if status not in (200, 404):
-            raise self._failed(f"it answers {status}: {found[:200].decode('utf-8', 'replace')}")
         with self._lock:
             if self._told:
                 log.warning("upstream %s answers again", self.url)
             self._told = ""
         return status, found
+
+    def _bounded(self, *request: Any) -> tuple[int, bytes]:
+        """httpx bounds each read and not their sum; a thread that an upstream holds up for ever ends with the
+        process."""
+        outcome: Future[tuple[int, bytes]] = Future()
+
+        def call(http: httpx.Client) -> None:
+            try:
+                outcome.set_result(self._request(http, *request))
+            except BaseException as problem:
+                outcome.set_exception(problem)
+
+        threading.Thread(target=call, args=[self._http], name="upstream", daemon=True).start()
+        try:
+            return outcome.result(self._secs + 0.1)
+        except TimeoutError:
+            self._http = self._client()  # the old one's connections are not to be trusted
+            raise self._failed(f"it is slower than {self._secs:g} s") from None
 
     def _request(
         self, http: httpx.Client, method: str, path: str, query: Mapping[str, str] | None, content: bytes | None
@@ -145,10 +140,10 @@ class Upstream:
                     if time.monotonic() > deadline:
                         raise self._failed(f"it is slower than {self._secs:g} s")
                 return response.status_code, bytes(found)
-        except httpx.HTTPError as problem:
-            raise self._failed(_said(problem, self._secs)) from None
-        except (httpx.InvalidURL, ValueError, RuntimeError) as problem:
-            raise self._failed(str(problem)) from None
+        except httpx.TimeoutException:
+            raise self._failed(f"it does not answer within {self._secs:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RuntimeError) as problem:
+            raise self._failed(str(problem) or type(problem).__name__) from None
 
     def _failed(self, why: str) -> Unreachable:
         """It rests; said once until it answers again."""
@@ -167,9 +162,3 @@ def _document(body: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {}
-
-
-def _said(problem: httpx.HTTPError, secs: float) -> str:
-    if isinstance(problem, httpx.TimeoutException):
-        return f"it does not answer within {secs:g} s"
-    return str(problem) or type(problem).__name__

@@ -12,7 +12,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from fusiond.model.errors import FusiondError
 from fusiond.model.events import RecordChanged
@@ -36,16 +35,6 @@ CLAIM_SECS = 90.0  #: A claim whose holder is gone is anybody's after that
 BEAT_SECS = 20.0
 LOOK_SECS = 15.0  #: How often a job that another box tunes is looked at again
 PUSH_BYTES = 4_000_000  #: Of one push, about; a single entry may be longer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """A question that the store has no answer to."""
-
-    family: str  #: The content without its sizes
-    devices: tuple[str, ...]
-    cache: str
-    sizes: str | None  #: The canonical text of all of them; None: any
 
 
 class Between:
@@ -101,12 +90,15 @@ class Between:
     def ask(self, family: str, devices: tuple[str, ...], cache: str, sizes: str | None) -> bool:
         """Ask every upstream that is well, at the same time, for an answer to a content; whether any came that is now
         among the imports. `sizes`: the canonical text of all of them, None for any. Takes no longer than a call may."""
-        wanted = Wanted(family=family, devices=devices, cache=cache, sizes=sizes)
-        asked = [each for each in self.upstreams if not each.rests]
         found: list[ExchangeEntry] = []
+
+        def call(upstream: Upstream) -> None:
+            found.extend(self._of(upstream, family, devices, cache, sizes))
+
         callers = [
-            threading.Thread(target=lambda each=each: found.extend(self._of(each, wanted)), name="miss", daemon=True)
-            for each in asked
+            threading.Thread(target=call, args=[each], name="miss", daemon=True)
+            for each in self.upstreams
+            if not each.rests
         ]
         deadline = time.monotonic() + self._secs + 0.2
         for each in callers:
@@ -116,25 +108,25 @@ class Between:
         came = list(found)
         return bool(came) and bool(sum(self.exchange.put(came)))
 
-    def _of(self, upstream: Upstream, wanted: Wanted) -> list[ExchangeEntry]:
-        found: list[ExchangeEntry] = []
-        for device in wanted.devices:
+    def _of(
+        self, upstream: Upstream, family: str, devices: tuple[str, ...], cache: str, sizes: str | None
+    ) -> Iterator[ExchangeEntry]:
+        for device in devices:
             try:
-                text = upstream.answer(family=wanted.family, device=device, cache=wanted.cache, sizes=wanted.sizes)
+                text = upstream.answer(family=family, device=device, cache=cache, sizes=sizes)
                 if text is None:
                     continue
                 entry = parse(text)
                 signing.verify(entry)
             except Unreachable:
-                return found
+                return
             except Refused as problem:
                 self._complaints.add(f"upstream {upstream.url}: an answer is refused: {problem}")
                 continue
             body = entry.body
-            asked = (wanted.family, device, wanted.cache)
-            if (body["workload"]["content_family_key"], body["device"]["key"], body["cache"]) == asked:
-                found.append(entry)
-        return found
+            its = body["workload"]["content_family_key"], body["device"]["key"], body["cache"]
+            if its == (family, device, cache):
+                yield entry
 
     # --- claims ---
 

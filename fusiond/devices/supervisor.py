@@ -34,10 +34,6 @@ _STOPPED_SECS = 1.0
 container, a suspended machine), and that is not a time that the child had."""
 
 
-class RunnerLost(MachineFault):
-    """The box that a device is in has gone, with what was being measured there."""
-
-
 class Runner(Protocol):
     """What the tuner needs of a device; the supervisor is the one for real devices."""
 

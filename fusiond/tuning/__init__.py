@@ -9,7 +9,6 @@
     answers.py    what the finals mean for the answer of today
     verifying.py  an answer measured again, without a search
     measuring.py  programs to outcomes: build, bundle, check, sample
-    lanes.py      several equal devices for one job
     health.py     whether the device itself is well
     contention.py who else computes on it
     counts.py     what both sides of an answer would pay; profiles.py keeps it

@@ -17,16 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusiond.devices.supervisor import RunnerLost
 from fusiond.model.english import counted
-from fusiond.model.errors import DeviceSick
 from fusiond.model.nouns import Config, Rejection
 from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose, Record, Trial
 from fusiond.model.program import Program, SizeError
 from fusiond.tuning import health, verdict
 from fusiond.tuning.context import Context, Odd, UnfusedBaseline
 from fusiond.tuning.judging import referee
-from fusiond.tuning.lanes import Lanes
 from fusiond.tuning.measuring import References
 
 log = logging.getLogger(__name__)
@@ -187,12 +184,11 @@ def checked(
 # --- measuring ------------------------------------------------------------------------------------------
 
 
-def measure(lanes: Lanes, entered: Field) -> None:
+def measure(context: Context, references: References, entered: Field) -> None:
     """Measure until enough processes are shared by all, or too many were lost. All of it goes into the store; what an
     earlier session of the job measured is not measured again.
 
     A finalist that fails is struck out for good: it would fail its user too."""
-    context = lanes.left[0].context
     if _standing(context, entered):
         context.phase("final", _announced(context, entered))
     told = 0
@@ -202,12 +198,7 @@ def measure(lanes: Lanes, entered: Field) -> None:
         if shared != told:
             told = shared
             context.phase("final", number=shared, of=verdict.LEAST_PROCESSES)
-        lane = lanes.turn(process)
-        try:
-            failed = _process(lane.context, process, wanted, entered, lane.references)
-        except (RunnerLost, DeviceSick) as problem:
-            lanes.lose(lane, problem)
-            continue
+        failed = _process(context, process, wanted, entered, references)
         if failed is not None:
             _blame(context, process, *failed, entered)
 

@@ -7,7 +7,6 @@ fails on the way comes back as `MeasureFailed`, never as an exception. Every met
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import secrets
@@ -95,19 +94,6 @@ class Measurer:
         self._lock = threading.Lock()
         for folder in (bundles, work):
             _made(folder)
-
-    def sibling(self, runner: Runner, name: str) -> Measurer:
-        """The same for another device like this one: it shares what is built, and has outputs of the reference and a
-        session of its own. Closed together with this one."""
-        made = copy.copy(self)
-        made._runner = runner
-        made._let_in = None  # of the first one's device
-        made._work = self._work / name
-        made._session = Session()
-        made._sampled_secs = []
-        made.busy_secs = 0.0
-        _made(made._work)
-        return made
 
     def close(self) -> None:
         """Drop what is being built and the references; the bundles stay."""

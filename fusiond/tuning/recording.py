@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
@@ -26,7 +25,6 @@ class TrialRecorder:
         self._measurer = measurer
         self._under_way: Future[None] | None = None
         self._work: str | None = None
-        self._waiting = threading.Lock()
 
     def hand_over(self, work_key: str | None, task: Callable[[], None]) -> None:
         """Begin this task as soon as the last one is done. `work_key`: of the trial that it writes down."""
@@ -36,10 +34,9 @@ class TrialRecorder:
 
     def wait(self) -> None:
         """Until everything that was handed over is done. Raises what it raised."""
-        with self._waiting:  # several devices may measure at once
-            under_way, self._under_way = self._under_way, None
-            if under_way is not None:
-                under_way.result()
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
 
     def wait_for(self, work_key: str) -> None:
         """Until no trial of that work is on its way into the store: only then the store can be asked for it."""

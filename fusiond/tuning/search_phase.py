@@ -20,7 +20,6 @@ from fusiond.requests.planning import inspected, refused_seeds
 from fusiond.strategy.space import Space, check_seeds
 from fusiond.tuning import health, prior
 from fusiond.tuning.context import Context, Odd, UnfusedBaseline, outcome_of
-from fusiond.tuning.lanes import Lane, Lanes
 from fusiond.tuning.measuring import References
 from fusiond.tuning.prior import Prior, Pruning
 from fusiond.tuning.recording import TrialRecorder
@@ -43,32 +42,29 @@ class Candidate:
     odd: Program | None
 
 
-def search(lanes: Lanes, baseline: UnfusedBaseline) -> str:
+def search(context: Context, references: References, odd: Odd | None, baseline: UnfusedBaseline) -> str:
     """Run the study of a job to its end; every trial is in the store when it is announced. Returns why it ended before
     its budget was spent; empty when it did not. When it is told to stop, what is being measured is written down
     first."""
-    return _Search(lanes, baseline).run()
+    return _Search(context, references, odd, baseline).run()
 
 
 class _Search:
     """One job's study on its way: what was asked and measured, and what ends it."""
 
-    def __init__(self, lanes: Lanes, baseline: UnfusedBaseline) -> None:
-        self._lanes, self._baseline = lanes, baseline
-        context, odd = lanes.left[0].context, lanes.left[0].odd
-        self._context = context
+    def __init__(self, context: Context, references: References, odd: Odd | None, baseline: UnfusedBaseline) -> None:
+        self._context, self._references, self._odd, self._baseline = context, references, odd, baseline
         self._asks: list[Ask] = []  #: Not on disk yet: they go there with the next trial, in one commit
         space = context.strategy.space(context.analysis, context.answers)
         self._kept = prior.prior(context, space)
         self._study = _study(context, self._asks, space, self._kept)
-        self._ahead = _Ahead(context, self._study, odd, len(lanes.left))
+        self._ahead = _Ahead(context, self._study, odd)
         before = context.store.trials(context.row.id)
         self._pruning = Pruning(context, self._kept, baseline.time_us, before)
         ratios = [each.ratio or 0.0 for each in before]
         self._best = max(ratios, default=0.0)
         self._idle = len(ratios) - 1 - ratios.index(self._best) if self._best else 0  #: Trials in a row without a gain
         self._ended = ""
-        self._stopped: Interrupted | None = None
 
     def run(self) -> str:
         """See `search`."""
@@ -77,8 +73,6 @@ class _Search:
         begun, busy = time.monotonic(), context.measurer.busy_secs
         with TrialRecorder(context.measurer) as recorder:
             self._measure(recorder, begun + context.search.timeout_secs)
-        if self._stopped is not None:
-            raise self._stopped
         early = ""
         if self._ended and study.done < study.budget:
             early = f"the search ended after {study.done} of {counted(study.budget, 'trial')}, {self._ended}"
@@ -100,33 +94,25 @@ class _Search:
 
     def _measure(self, recorder: TrialRecorder, deadline: float) -> None:
         """Try out what the study asks for until it has nothing more to ask, or something ends it."""
-
-        def following() -> Candidate | None:
-            return None if self._ended or self._stopped else self._ahead.next(recorder)
-
-        def try_out(lane: Lane, candidate: Candidate) -> Trial:
-            own = lane.context, recorder, candidate, lane.references, lane.odd
-            return _trial(*own, self._baseline, self._best or None, self._pruning)
-
-        if self._context.finish():
+        context = self._context
+        if context.finish():
             self._ended = "as asked"
         else:
             self._ahead.begin()
-        for lane, candidate, trial in self._lanes.each(following, try_out, self._work):
+        while not self._ended and (candidate := self._ahead.next(recorder)) is not None:
+            given = context, recorder, candidate, self._references, self._odd, self._baseline
+            trial = _trial(*given, self._best or None, self._pruning)
             broken = self._pruning.learn(trial)
             self._idle = 0 if (trial.ratio or 0.0) > self._best else self._idle + 1
             self._best = max(self._best, trial.ratio or 0.0)
-            record = functools.partial(self._record, lane.context, candidate, trial, self._best, broken)
-            recorder.hand_over(self._work(candidate), record)
+            work = context.work(candidate.program) if isinstance(candidate.program, Program) else None
+            recorder.hand_over(work, functools.partial(self._record, candidate, trial, self._best, broken))
             try:
-                self._context.pause_point()
-            except Interrupted as stop:
-                self._stopped = stop
-            if not (self._stopped or self._ended):  # what other devices are at is written down, too
-                self._ended = self._why_ended(deadline)
-
-    def _work(self, candidate: Candidate) -> str | None:
-        return self._context.work(candidate.program) if isinstance(candidate.program, Program) else None
+                context.pause_point()
+            except Interrupted:
+                recorder.wait()  # a trial that cannot be written down is worse than a stop
+                raise
+            self._ended = self._why_ended(deadline)
 
     def _why_ended(self, deadline: float) -> str:
         """What ends the search now; empty where it goes on."""
@@ -137,13 +123,13 @@ class _Search:
             return f"since {counted(self._idle, 'trial')} in a row brought no gain"
         return f"after {asked.timeout_secs:.0f} s, as the job asks" if time.monotonic() > deadline else ""
 
-    def _record(self, own: Context, candidate: Candidate, trial: Trial, best: float, broken: Rejection | None) -> None:
-        """What is left to do for a candidate that `own` measured: write it down, say so, and ask for more."""
+    def _record(self, candidate: Candidate, trial: Trial, best: float, broken: Rejection | None) -> None:
+        """What is left to do for a candidate that was measured: write it down, say so, and ask for more."""
         context, study = self._context, self._study
         program = candidate.program if isinstance(candidate.program, Program) else None
         with context.store.transaction():
             context.store.add_asks(context.row.id, self._asks)
-            own.save_trial(trial, program, self._baseline.program)
+            context.save_trial(trial, program, self._baseline.program)
             if broken is not None:
                 context.store.add_rejections(context.row.id, [broken])
         self._asks.clear()
@@ -189,11 +175,10 @@ class _Ahead:
     It asks for one more after each trial that the study was told of, however far the measurements are by then: so the
     study always chooses from what it would know if everything were done in turn."""
 
-    def __init__(self, context: Context, study: Study, odd: Odd | None, devices: int) -> None:
+    def __init__(self, context: Context, study: Study, odd: Odd | None) -> None:
         self._context, self._study, self._odd = context, study, odd
         jobs = context.measurer.jobs
-        ahead = 4 * jobs + 4 if study.whole else min(2 * jobs + 2, MOST_AHEAD)
-        self._depth = ahead + 2 * (devices - 1)
+        self._depth = 4 * jobs + 4 if study.whole else min(2 * jobs + 2, MOST_AHEAD)
         self._waiting: deque[Future[Candidate]] = deque()
         self._under_way = 0
 

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from fusiond.devices.base import DeviceProvider
@@ -34,7 +34,6 @@ from fusiond.tuning import answers, finals, health, profiles
 from fusiond.tuning.baselines import between, fastest_unfused
 from fusiond.tuning.contention import Contention, Policy
 from fusiond.tuning.context import Context, Odd
-from fusiond.tuning.lanes import Lane, Lanes
 from fusiond.tuning.measuring import Measurer
 from fusiond.tuning.search_phase import search
 from fusiond.tuning.verifying import verify
@@ -84,11 +83,8 @@ class Tuner:
         build_jobs: int | None = None,
         policy: Policy = Policy.SHARE,
         busy: Callable[[DeviceInfo], str | None] = lambda device: None,
-        others: Callable[[DeviceProvider, DeviceInfo], Sequence[Runner]] = lambda provider, device: (),
     ) -> None:
-        """`others`: equal devices that measure candidates of the same job beside its own.
-
-        `build_jobs`: how many compilers may run at once; None: as many as there are cores. `busy` says who else
+        """`build_jobs`: how many compilers may run at once; None: as many as there are cores. `busy` says who else
         computes on a device, `policy` what is done about it."""
         self._store = store
         self._registry = registry
@@ -97,8 +93,6 @@ class Tuner:
         self._least_patience_secs = least_patience_secs
         self._build_jobs = build_jobs
         self._policy, self._busy = policy, busy
-        self._others = others
-        self._helpers: tuple[Runner, ...] = ()  #: Of the job that runs
 
     def run(
         self,
@@ -209,7 +203,6 @@ class Tuner:
 
             contention.wait()
             runner = self._runner(provider, info)
-            self._helpers = tuple(self._others(provider, info))
             measurer = Measurer(
                 provider,
                 runner,
@@ -235,8 +228,7 @@ class Tuner:
                         self._tune(context)
             finally:
                 measurer.close()
-                for each in (runner, *self._helpers):
-                    each.close()
+                runner.close()
 
     @contextlib.contextmanager
     def _locked(
@@ -320,18 +312,13 @@ class Tuner:
         references = health.references(context, "reference")
         odd = self._odd(context)
         baseline, *contenders = fastest_unfused(context, references)
-        lanes = Lanes(Lane(context=context, references=references, odd=odd))
-        lanes.open(self._helpers, self._odd)
         self._events.publish(
             say.PhaseStarted(job=context.row.id, phase="search", then_secs=finals.expected_secs(context))
         )
-        ended = search(lanes, baseline)
-        lane = lanes.left[0]  # the first of those that are left
-        context, references, odd = lane.context, lane.references, lane.odd
+        ended = search(context, references, odd, baseline)
         entered = finals.field(context, references, baseline, contenders)
-        finals.measure(lanes, entered)
-        lane = lanes.left[0]
-        answers.publish(lane.context, *answers.conclude(lane.context, entered, lane.references, lane.odd, ended))
+        finals.measure(context, references, entered)
+        answers.publish(context, *answers.conclude(context, entered, references, odd, ended))
         profiles.keep(context)
         profiles.draw(context)
 

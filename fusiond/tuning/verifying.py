@@ -22,7 +22,6 @@ from fusiond.store.exchange.records import program_of, record_of, with_programs
 from fusiond.tuning import answers, finals, health, prior
 from fusiond.tuning.context import Context, Odd, UnfusedBaseline
 from fusiond.tuning.finals import Entrant
-from fusiond.tuning.lanes import Lane, Lanes
 from fusiond.tuning.measuring import References
 
 log = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ def _conclude(
     finalists: dict[str, Entrant],
 ) -> None:
     entered = finals.field(context, references, baseline, finalists=finalists)
-    finals.measure(Lanes(Lane(context=context, references=references, odd=odd)), entered)
+    finals.measure(context, references, entered)
     found, why = answers.conclude(context, entered, references, odd, record.ended)
     if found is None:  # what is recorded stands: no evidence is not a reason to forget it
         raise FusiondError(

@@ -16,8 +16,7 @@ from fusiond.devices.cpu import interpreted
 from fusiond.devices.cpu.interpreted import InterpretedEntry, InterpretedModule
 from fusiond.devices.cpu.native import Finished, NativeLaunch
 from fusiond.model.program import Program, Source, SourceLanguage
-from fusiond.service.frameworks.launching import LAUNCH, LaunchPlan
-from fusiond.service.frameworks.running import Step
+from fusiond.service.frameworks.launching import LaunchPlan, Step
 
 STREAM = 7
 launched: list[str] = []  #: The entries of all launches
@@ -62,7 +61,7 @@ class InterpretingMachine:
         self._entries = plan.entries
 
     def start(self, step: Step, values: Sequence[bytes], stream: int) -> None:
-        assert (step.kind, stream) == (LAUNCH, STREAM)
+        assert stream == STREAM
         shape = NativeLaunch(grid=step.grid, block=step.block, shared_bytes=step.shared_bytes)
         run(self._texts[step.image], self._entries[step.entry], shape, values)
 

@@ -18,7 +18,7 @@ import pytest
 from fusiond.cuda.recording import groups
 from fusiond.devices.cpu.native import NativeLaunch
 from fusiond.model.ptx import triton
-from fusiond.service.frameworks.launching import ADDRESS, LAUNCH, NUMBER, VERSION, LaunchPlan, Unusable
+from fusiond.service.frameworks.launching import Argument, Fill, LaunchPlan, Step, Unusable
 from fusiond.service.frameworks.region_answers import Found, FusionOptions
 from fusiond.service.frameworks.running import LaidOutPlan, LaunchFailed, StepPlan
 from fusiond.torch import combining, rounds
@@ -307,11 +307,13 @@ class Remembering:
 
 def plan(*arguments: int, offset: int = 0) -> StepPlan:
     """A launch with the address of a buffer, 8 bytes, and the address of scratch memory; a fill of that at 16."""
-    launch = [LAUNCH, 0, 0, *(1, 1, 1), *(32, 1, 1), 0, 0, -1, 3]
-    given = [ADDRESS, 1, offset, NUMBER, 8, 5, ADDRESS, 2, 0]
-    words = [VERSION, 2, 0, 1, 64, 2, *launch, *given, 1, 2, 16, 8, 0]
-    machine = Remembering()
-    return StepPlan(LaunchPlan(np.asarray(words, np.int64), ("source",), ("kernel",), ("a", "b"), ()), machine)
+    given = [
+        Argument(bytes(8), ((0, 1, offset),)),
+        Argument((5).to_bytes(8, "little")),
+        Argument(bytes(8), ((0, 2, 0),)),
+    ]
+    steps = (Step(block=(32, 1, 1), arguments=tuple(given)), Fill(2, 16, 8, 0))
+    return StepPlan(LaunchPlan(steps, (64,), ("source",), ("kernel",), (2, 0)), Remembering())
 
 
 def test_only_addresses_change() -> None:

@@ -15,8 +15,8 @@ from fusiond.model.gpu.entry_table import read_table
 from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Dim3, Launch, Program
 from fusiond.service.frameworks import launching, running
-from fusiond.service.frameworks.launching import LAUNCH, LaunchPlan, Unusable
-from fusiond.service.frameworks.running import LaunchFailed, Machine, Step
+from fusiond.service.frameworks.launching import LaunchPlan, Step, Unusable
+from fusiond.service.frameworks.running import LaunchFailed, Machine
 
 STATIC_SHARED_BYTES = 48 * 1024
 PROCESSOR = -1
@@ -116,7 +116,7 @@ class LoadedKernel:
             for place, (value, size) in enumerate(zip(values, self.sizes, strict=True)):
                 if len(value) != size:
                     raise TypeError(f"argument {place} of {self.name} has {size} bytes, and is handed {len(value)}")
-        self.machine.start(Step(LAUNCH, grid=grid, block=block, shared_bytes=shared), values, stream)
+        self.machine.start(Step(grid=grid, block=block, shared_bytes=shared), values, stream)
 
 
 def loaded(origin: Origin, device: int, shared: int) -> LoadedKernel:

@@ -1,6 +1,6 @@
-"""A Program as one flat array of numbers that a launcher of a few lines of C++ or Python can follow, and its binaries.
+"""A Program as steps with numbers in the place of names, and its binaries. A launcher of a few lines of C++ follows the
+steps as one flat array of words:
 
-    Plan     = scratch sizes, steps
     words    VERSION inputs outputs scratch (bytes ...) steps (step ...)
     step     0 image entry grid(3) block(3) shared cooperative carveout arguments (argument ...)      a launch
              1 buffer offset bytes byte                                                               a fill
@@ -12,6 +12,7 @@ Buffers are numbered: inputs, outputs, then allocations of scratch memory. Steps
 Program does on several is done one after the other.
 """
 
+import functools
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,9 +26,6 @@ from fusiond.model.language.dtypes import DTYPES, is_float
 from fusiond.model.program import Bytes, FillStep, Launch, Memory, Pointer, Program, Role, Scalar, SourceKind
 
 VERSION = 2
-LAUNCH, FILL = 0, 1
-ADDRESS, NUMBER, STRUCT = 0, 1, 2
-ALIGNMENT = 256
 
 
 class Unusable(Exception):
@@ -35,17 +33,79 @@ class Unusable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchPlan:
-    words: NDArray[np.int64] = field(repr=False)
-    images: tuple[str, ...]  #: Sources by name, in the order of their numbers
-    entries: tuple[str, ...]  #: Entries, in the order of their numbers
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+class Argument:
+    """The bytes of an argument, and the addresses that stand in it: (offset in it, buffer, bytes into that)."""
+
+    data: bytes
+    places: tuple[tuple[int, int, int], ...] = ()
 
     @property
-    def scratch(self) -> tuple[int, ...]:
-        """The bytes of each scratch buffer."""
-        return tuple(self.words[4 : 4 + int(self.words[3])].tolist())
+    def is_address(self) -> bool:
+        return len(self.data) == 8 and [at for at, _, _ in self.places] == [0]
+
+    def filled(self, addresses: Sequence[int]) -> bytes:
+        if not self.places:
+            return self.data
+        found = bytearray(self.data)
+        for at, buffer, inside in self.places:
+            struct.pack_into("<Q", found, at, addresses[buffer] + inside)
+        return bytes(found)
+
+    def words(self) -> list[int]:
+        """As the module's docstring has them."""
+        if self.is_address:
+            return [0, *self.places[0][1:]]
+        data = self.data + bytes(-len(self.data) % 8)
+        found = [len(self.data), *struct.unpack(f"<{len(data) // 8}q", data)]
+        if not self.places:
+            return [1, *found]
+        return [2, *found, len(self.places), *(each for place in self.places for each in place)]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A launch."""
+
+    image: int = 0
+    entry: int = 0
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (1, 1, 1)
+    shared_bytes: int = 0
+    cooperative: bool = False
+    carveout_pct: int = -1
+    arguments: tuple[Argument, ...] = field(default=(), repr=False)
+
+    def words(self) -> list[int]:
+        found = [0, self.image, self.entry, *self.grid, *self.block, self.shared_bytes, int(self.cooperative)]
+        given = [word for each in self.arguments for word in each.words()]
+        return [*found, self.carveout_pct, len(self.arguments), *given]
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Bytes of a buffer, set to a value."""
+
+    buffer: int
+    offset: int
+    size_bytes: int
+    byte: int
+
+    def words(self) -> list[int]:
+        return [1, self.buffer, self.offset, self.size_bytes, self.byte]
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    steps: tuple[Step | Fill, ...] = field(repr=False)
+    scratch: tuple[int, ...]  #: The bytes of each scratch buffer
+    images: tuple[str, ...]  #: Sources by name, in the order of their numbers
+    entries: tuple[str, ...]  #: Entries, in the order of their numbers
+    arguments: tuple[int, int]  #: How many inputs and outputs there are
+
+    @functools.cached_property
+    def words(self) -> NDArray[np.int64]:
+        head = [VERSION, *self.arguments, len(self.scratch), *self.scratch, len(self.steps)]
+        return np.asarray([*head, *(word for each in self.steps for word in each.words())], np.int64)
 
 
 def flat(
@@ -61,16 +121,16 @@ def flat(
     images = tuple(each.name for each in program.sources)
     entries: dict[str, int] = {}
     buffers = {each.name: each for each in program.buffers}
-    words: list[int] = [VERSION, len(inputs), len(outputs), len(sizes), *sizes, len(program.steps)]
+    steps: list[Step | Fill] = []
     for step in program.steps:
         if isinstance(step, FillStep):
-            words += [FILL, *homes[step.buffer], int(buffers[step.buffer].size_bytes), step.byte]
+            steps.append(Fill(*homes[step.buffer], int(buffers[step.buffer].size_bytes), step.byte))
         elif isinstance(step, Launch):
             entry = entries.setdefault(step.entry, len(entries))
-            words += _launch(step, images.index(step.source), entry, homes)
+            steps.append(_launch(step, images.index(step.source), entry, homes))
         else:
             raise Unusable(f"{step.name} is not a launch ({type(step).__name__})")
-    return LaunchPlan(np.asarray(words, np.int64), images, tuple(entries), tuple(inputs), tuple(outputs))
+    return LaunchPlan(tuple(steps), tuple(sizes), images, tuple(entries), (len(inputs), len(outputs)))
 
 
 def _problems(program: Program, known: Mapping[Role, Sequence[str]]) -> Iterator[str]:
@@ -106,35 +166,24 @@ def _homes(program: Program, arguments: Sequence[str]) -> tuple[dict[str, tuple[
     return homes, list(sizes.values())
 
 
-def _launch(step: Launch, image: int, entry: int, homes: Mapping[str, tuple[int, int]]) -> list[int]:
+def _launch(step: Launch, image: int, entry: int, homes: Mapping[str, tuple[int, int]]) -> Step:
+    (x, y, z), (across, down, deep) = map(int, step.grid), map(int, step.block)
     carveout = -1 if step.carveout_pct is None else step.carveout_pct
-    words = [LAUNCH, image, entry, *map(int, step.grid), *map(int, step.block)]
-    words += [int(step.shared_bytes), int(step.cooperative), carveout, len(step.arguments)]
-    for argument in step.arguments:
-        words += _argument(argument, homes)
-    return words
+    arguments = tuple(_argument(each, homes) for each in step.arguments)
+    return Step(image, entry, (x, y, z), (across, down, deep), int(step.shared_bytes), step.cooperative, carveout,
+                arguments)  # fmt: skip
 
 
-def _argument(argument: Pointer | Scalar | Bytes, homes: Mapping[str, tuple[int, int]]) -> list[int]:
+def _argument(argument: Pointer | Scalar | Bytes, homes: Mapping[str, tuple[int, int]]) -> Argument:
     if isinstance(argument, Pointer):
-        return [ADDRESS, *homes[argument.buffer]]
-    if isinstance(argument, Scalar):
-        kind = DTYPES[argument.dtype].packed
-        if kind is None:
-            raise Unusable(f"it passes a {argument.dtype} by value")
-        value = float(argument.value) if is_float(argument.dtype) else int(argument.value)
-        data = struct.pack(f"<{kind}", value)
-        return [NUMBER, len(data), *_words(data)]
-    data = argument.filled(lambda _: 0)
-    found = [STRUCT, len(data), *_words(data), len(argument.pointers)]
-    for offset, buffer in argument.pointers:
-        found += [offset, *homes[buffer]]
-    return found
-
-
-def _words(data: bytes) -> list[int]:
-    padded = data + bytes(-len(data) % 8)
-    return list(struct.unpack(f"<{len(padded) // 8}q", padded))
+        return Argument(bytes(8), ((0, *homes[argument.buffer]),))
+    if isinstance(argument, Bytes):
+        return Argument(argument.filled(lambda _: 0), tuple((at, *homes[name]) for at, name in argument.pointers))
+    kind = DTYPES[argument.dtype].packed
+    if kind is None:
+        raise Unusable(f"it passes a {argument.dtype} by value")
+    value = float(argument.value) if is_float(argument.dtype) else int(argument.value)
+    return Argument(struct.pack(f"<{kind}", value))
 
 
 def argument_names(count: int, results: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from fusiond.build.exporting import launch as exported
 from fusiond.devices.cpu import native
-from fusiond.service.frameworks.launching import ADDRESS, LAUNCH, STRUCT, LaunchPlan, Unusable
+from fusiond.service.frameworks.launching import LaunchPlan, Step, Unusable
 
 _DYNAMIC_SHARED_BYTES, _CARVEOUT = 8, 9
 
@@ -36,102 +35,36 @@ class Machine(Protocol):
         """Enqueue a fill. LaunchFailed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """The bytes of an argument, and the addresses that stand in it: (offset in it, buffer, bytes into that)."""
-
-    data: bytes
-    places: tuple[tuple[int, int, int], ...] = ()
-
-    def filled(self, addresses: Sequence[int]) -> bytes:
-        if not self.places:
-            return self.data
-        found = bytearray(self.data)
-        for at, buffer, inside in self.places:
-            struct.pack_into("<Q", found, at, addresses[buffer] + inside)
-        return bytes(found)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A launch; or a fill, which has no arguments."""
-
-    kind: int
-    image: int = 0
-    entry: int = 0
-    grid: tuple[int, int, int] = (1, 1, 1)
-    block: tuple[int, int, int] = (1, 1, 1)
-    shared_bytes: int = 0
-    cooperative: bool = False
-    carveout_pct: int = -1
-    arguments: tuple[Argument, ...] = field(default=(), repr=False)
-    filled: tuple[int, int, int, int] = (0, 0, 0, 0)  #: Buffer, offset, bytes, byte
-
-
-def steps_of(plan: LaunchPlan) -> tuple[tuple[int, ...], tuple[Step, ...]]:
-    """(bytes of each scratch buffer, the steps) of a plan's words."""
-    words = iter(plan.words.tolist())
-    next(words), next(words), next(words)
-    scratch = _several(words, next(words))
-    return scratch, tuple(_step(words) for _ in range(next(words)))
-
-
-def _several(words: Iterator[int], count: int) -> tuple[int, ...]:
-    return tuple(next(words) for _ in range(count))
-
-
-def _step(words: Iterator[int]) -> Step:
-    kind = next(words)
-    if kind != LAUNCH:
-        buffer, offset, size, byte = _several(words, 4)
-        return Step(kind, filled=(buffer, offset, size, byte))
-    image, entry, *shape, shared, cooperative, carveout, count = _several(words, 12)
-    grid, block = (shape[0], shape[1], shape[2]), (shape[3], shape[4], shape[5])
-    arguments = tuple(_argument(words) for _ in range(count))
-    return Step(kind, image, entry, grid, block, shared, bool(cooperative), carveout, arguments)
-
-
-def _argument(words: Iterator[int]) -> Argument:
-    kind = next(words)
-    if kind == ADDRESS:
-        buffer, offset = _several(words, 2)
-        return Argument(bytes(8), ((0, buffer, offset),))
-    size = next(words)
-    data = b"".join(struct.pack("<q", next(words)) for _ in range(-(-size // 8)))[:size]
-    if kind != STRUCT:
-        return Argument(data)
-    places = tuple((next(words), next(words), next(words)) for _ in range(next(words)))
-    return Argument(data, places)
-
-
 class StepPlan:
-    """Steps on a machine."""
+    """A plan on a machine."""
 
     def __init__(self, plan: LaunchPlan, machine: Machine) -> None:
-        self.scratch, self.steps = steps_of(plan)
-        self.machine = machine
+        self.scratch, self.steps, self.machine = plan.scratch, plan.steps, machine
 
     def run(
         self, addresses: Sequence[int], stream: int = 0, values: Mapping[tuple[int, int], bytes] | None = None
     ) -> None:
         """Enqueue all steps; `addresses` of the inputs, the outputs, and the scratch buffers. `values`: (step,
         argument) -> its bytes, in the place of the plan's own. LaunchFailed, with the number of the step."""
+        own = values or {}
+
+        def start(number: int, step: Step) -> None:
+            given = [own.get((number, at)) or each.filled(addresses) for at, each in enumerate(step.arguments)]
+            self.machine.start(step, given, stream)
+
+        self.enqueue(addresses, stream, start)
+
+    def enqueue(self, addresses: Sequence[int], stream: int, start: Callable[[int, Step], None]) -> None:
+        """As `run`; `start` enqueues a launch by its number."""
         for number, step in enumerate(self.steps):
             try:
-                self._enqueue(number, step, addresses, stream, values or {})
+                if isinstance(step, Step):
+                    start(number, step)
+                else:
+                    self.machine.fill(addresses[step.buffer] + step.offset, step.size_bytes, step.byte, stream)
             except LaunchFailed as problem:
                 problem.step = number
                 raise
-
-    def _enqueue(
-        self, number: int, step: Step, addresses: Sequence[int], stream: int, values: Mapping[tuple[int, int], bytes]
-    ) -> None:
-        if step.kind == LAUNCH:
-            given = [values.get((number, at)) or each.filled(addresses) for at, each in enumerate(step.arguments)]
-            self.machine.start(step, given, stream)
-        else:
-            buffer, offset, size, byte = step.filled
-            self.machine.fill(addresses[buffer] + offset, size, byte, stream)
 
 
 class LaidOutPlan:
@@ -145,11 +78,12 @@ class LaidOutPlan:
         self._plan, self._held = plan, []
         self._pointers = []
         for number, step in enumerate(plan.steps):
-            pointers = (ctypes.c_void_p * len(step.arguments))()
-            for at, each in enumerate(step.arguments):
+            arguments = step.arguments if isinstance(step, Step) else ()
+            pointers = (ctypes.c_void_p * len(arguments))()
+            for at, each in enumerate(arguments):
                 value = values.get((number, at))
                 if value is None and each.places:
-                    if len(each.data) != 8 or len(each.places) != 1 or each.places[0][2]:
+                    if not each.is_address or each.places[0][2]:
                         raise Unusable("an address stands in a struct, or begins within a buffer")
                     value = each.places[0][1]
                 if isinstance(value, int):
@@ -164,16 +98,9 @@ class LaidOutPlan:
         """As `StepPlan.run`."""
         machine: Any = self._plan.machine
         self._pack(self._addresses, 0, *addresses)
-        for number, (step, pointers) in enumerate(zip(self._plan.steps, self._pointers, strict=True)):
-            try:
-                if step.kind == LAUNCH:
-                    machine.start_at(step, pointers, stream)
-                else:
-                    buffer, offset, size, byte = step.filled
-                    machine.fill(addresses[buffer] + offset, size, byte, stream)
-            except LaunchFailed as problem:
-                problem.step = number
-                raise
+        self._plan.enqueue(
+            addresses, stream, lambda number, step: machine.start_at(step, self._pointers[number], stream)
+        )
 
 
 class Processor:
@@ -184,7 +111,7 @@ class Processor:
         try:
             self._runtime = native.Runtime(runtime)
             modules = [self._runtime.load(each) for each in images]
-            launches = [each for each in steps_of(plan)[1] if each.kind == LAUNCH]
+            launches = (each for each in plan.steps if isinstance(each, Step))
             self._entries = {each.entry: modules[each.image].entry(entries[each.entry]) for each in launches}
         except (native.NativeError, OSError) as problem:
             raise Unusable(str(problem)) from None
@@ -210,18 +137,19 @@ class CudaMachine:
             self._driver = exported._Driver(library)
             modules = [self._driver.handle("cuModuleLoadData", each) for each in images]
             self._functions: dict[int, int] = {}
-            for each in steps_of(plan)[1]:
-                if each.kind == LAUNCH and each.entry not in self._functions:
+            launches = [each for each in plan.steps if isinstance(each, Step)]
+            for each in launches:
+                if each.entry not in self._functions:
                     symbol = entries[each.entry].encode()
                     found = self._driver.handle("cuModuleGetFunction", modules[each.image], symbol)
                     self._functions[each.entry] = found
-            self._prepare(steps_of(plan)[1])
+            self._prepare(launches)
         except exported.LaunchError as problem:
             raise Unusable(str(problem)) from None
 
     def _prepare(self, steps: Sequence[Step]) -> None:
         for entry, function in self._functions.items():
-            mine = [each for each in steps if each.kind == LAUNCH and each.entry == entry]
+            mine = [each for each in steps if each.entry == entry]
             shared = max(each.shared_bytes for each in mine)
             if shared:  # with what the kernel has itself it may be more than 48 KiB
                 self._driver("cuFuncSetAttribute", function, _DYNAMIC_SHARED_BYTES, shared)

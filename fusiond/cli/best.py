@@ -71,22 +71,9 @@ def find(
     database: str | os.PathLike[str], name: str, *, device: str | None, sizes: dict[str, int], cache: str = "warm"
 ) -> dict[str, Any]:
     """The document of `best --json`; NothingKnown, with what is known, when there is no such record."""
-    problem: NothingKnown | None = None
-    try:
-        document = best.by_name(database, name, device=device, sizes=sizes, cache=cache)
-    except NothingKnown as missing:
-        document, problem = None, missing
-    if document is None:
-        from pathlib import Path
-
-        from fusiond.service.client import upstream_lookup  # a hit goes without
-
-        folder = best.current_folder()
-        document = upstream_lookup.by_name(Path(database), name, device=device, sizes=sizes, cache=cache, folder=folder)
+    document = best.by_name(database, name, device=device, sizes=sizes, cache=cache)
     if document is not None:
         return document
-    if problem is not None:
-        raise problem
     _check_device(database, device)
     on = f" on {device}" if device else ""
     with_caches = " with cold caches" if cache == "cold" else ""
@@ -127,9 +114,7 @@ def _of_job(arguments: argparse.Namespace, database: str) -> int:
     if not arguments.job.endswith((".yaml", ".yml")) and not os.path.exists(arguments.job):
         option = "--pair" if "," in arguments.job else "--workload"
         raise RequestError(f"there is no file {arguments.job}; a name is asked for with {option}", where="JOB.yaml")
-    found = best.by_job(database, arguments.job, **options.asked(arguments))
-    if any(isinstance(each, NothingKnown) for each in found):
-        found = _elsewhere(arguments, database, found)
+    found = best.by_job(database, arguments.job, **options.asked(arguments), upstreams=True)
     if any(isinstance(each, NothingKnown) for each in found):
         _check_device(database, options.device(arguments))
     if len(found) == 1:
@@ -157,23 +142,6 @@ def _say_all(arguments: argparse.Namespace, found: Sequence[dict[str, Any] | Not
         elif not arguments.json:
             output.say(*answer_text.lines(each))
     return NothingKnown.exit_status if any(isinstance(each, NothingKnown) for each in found) else 0
-
-
-def _elsewhere(
-    arguments: argparse.Namespace, database: str, found: tuple[dict[str, Any] | NothingKnown, ...]
-) -> tuple[dict[str, Any] | NothingKnown, ...]:
-    """The same, with what the upstreams know in place of what is not known here."""
-    from pathlib import Path
-
-    from fusiond.service.client import upstream_lookup  # a hit goes without
-
-    asked = upstream_lookup.by_job(Path(database), arguments.job, None, **options.asked(arguments))
-    if asked is None or len(asked) != len(found):
-        return found
-    return tuple(
-        other if isinstance(each, NothingKnown) and "error" not in other else each
-        for each, other in zip(found, asked, strict=True)
-    )
 
 
 def _say(arguments: argparse.Namespace, database: str, document: dict[str, Any]) -> int:

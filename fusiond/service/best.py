@@ -32,8 +32,8 @@ def by_name(
     cache: str = "warm",
     folder: str | None = None,
 ) -> dict[str, Any] | None:
-    """The document of `best --json` for a name; None when nothing is known of it. `folder`: where its files may lie
-    (None: the current one).
+    """The document of `best --json` for a name, from here or from an upstream; None when nothing is known of it.
+    `folder`: where its files may lie (None: the current one).
 
     NothingKnown where only other content of that name has an answer. A check of a stale answer is queued."""
 
@@ -67,10 +67,12 @@ def by_name(
         found, problem = None, missing
     if found is None or (sizes and found["match"] == "nearest"):
         found = _imported(database, name, where, found, device=device, sizes=sizes, cache=cache)
-        if found is None and problem is not None:
-            raise problem
     if found is not None and found["match"] == "stale":
         lookup.queue_recheck(database, found)
+    if found is None:
+        found = _upstream_by_name(database, name, where, device=device, sizes=sizes, cache=cache)
+    if found is None and problem is not None:
+        raise problem
     return found
 
 
@@ -82,8 +84,10 @@ def by_job(
     device: str | None = None,
     sizes: Mapping[str, int] | None = None,
     cache: str | None = None,
+    upstreams: bool = False,
 ) -> tuple[dict[str, Any] | NothingKnown, ...]:
     """For each workload of a job file the document of `best --json`, or the NothingKnown that says why there is none.
+    `upstreams`: ask them, too.
 
     RequestError for a mistake in the file."""
     from fusiond.requests import job_cache  # a question by name does without
@@ -95,7 +99,15 @@ def by_job(
     for each in found:
         if not isinstance(each, NothingKnown) and each["match"] == "stale":
             lookup.queue_recheck(database, each)
-    return found
+    if not upstreams or not any(isinstance(each, NothingKnown) for each in found):
+        return found
+    asked = _upstream_by_job(database, path, text, device, sizes, cache)
+    if len(asked) != len(found):
+        return found
+    return tuple(
+        other if isinstance(each, NothingKnown) and "error" not in other else each
+        for each, other in zip(found, asked, strict=True)
+    )
 
 
 def _remembered(
@@ -200,3 +212,78 @@ def _settled(database: os.PathLike[str] | str, name: str, folder: str | None) ->
     registry = plugins.load()
     content_lookup.index_file(Path(database), registry)
     return content_lookup.says(registry), content_lookup.families(registry, name, folder)
+
+
+# --- what the daemon's upstreams know of a question that the store has no answer to ---
+
+ASK_SECS = 10.0  #: The daemon bounds what it waits for itself (`upstream_secs`); reading a job file comes to that
+
+
+def _upstream_by_name(
+    database: os.PathLike[str] | str,
+    name: str,
+    folder: str | None,
+    *,
+    device: str | None,
+    sizes: Mapping[str, int] | None,
+    cache: str,
+) -> dict[str, Any] | None:
+    """Of a name of the catalogue; None where nobody is to be asked, and where a file of the folder says what the name
+    stands for: the daemon knows no folder."""
+    if not _has_upstreams(database):
+        return None
+    from fusiond.store import named_files  # a hit goes without
+
+    if folder and any(named_files.claims(folder, each.strip()) for each in name.split(",")):
+        return None
+    given = {"workload": name, "cache": cache, **({"device": device} if device else {})}
+    query = [*given.items(), *(("size", f"{size}={value}") for size, value in (sizes or {}).items())]
+    found: dict[str, Any] | None = _asked(database, "GET", query=query)
+    return found
+
+
+def _upstream_by_job(
+    database: os.PathLike[str] | str,
+    path: os.PathLike[str] | str,
+    text: str | None,
+    device: str | None,
+    sizes: Mapping[str, int] | None,
+    cache: str | None,
+) -> list[dict[str, Any]]:
+    """Of a job file: a document, or an error, for each of its workloads; empty where nobody is to be asked."""
+    if not _has_upstreams(database):
+        return []
+    from pathlib import Path
+
+    from fusiond.model.system import files
+
+    where = Path(path).absolute()
+    given = {"device": device, "sizes": dict(sizes or {}), "cache": cache}
+    body = {"path": str(where), "text": files.read_text(where) if text is None else text}
+    found = _asked(database, "POST", body=body | {name: value for name, value in given.items() if value})
+    return found["answers"] if found is not None else []
+
+
+def _has_upstreams(database: os.PathLike[str] | str) -> bool:
+    if not os.path.exists(exchange_file(os.fspath(database))):
+        return False
+    from pathlib import Path
+
+    from fusiond.store.exchange.find import exchange_of
+
+    exchange = exchange_of(Path(database))
+    return exchange is not None and exchange.has_upstreams()
+
+
+def _asked(database: os.PathLike[str] | str, method: str, *, query: Any = None, body: Any = None) -> Any:
+    """None where no daemon answers; where a name is ambiguous there, or a device is not: the store's own answer
+    stands."""
+    from pathlib import Path
+
+    from fusiond.model.errors import FusiondError
+    from fusiond.service.client import connection
+
+    try:
+        return connection.ask(connection.socket_of(Path(database)), method, "/best", body, ASK_SECS, query)
+    except FusiondError:
+        return None

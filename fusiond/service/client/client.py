@@ -227,13 +227,6 @@ class Client:
         document = None
         with contextlib.suppress(NothingKnown):
             document = best.by_name(self.db, name or "", device=device, sizes=sizes, cache=cache or "warm")
-        if document is None:
-            from fusiond.service.client import upstream_lookup
-
-            folder = best.current_folder()
-            document = upstream_lookup.by_name(
-                self.db, name or "", device=device, sizes=sizes, cache=cache or "warm", folder=folder
-            )
         return _answer(document)
 
     def best_of_job(

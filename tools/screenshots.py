@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.service.client.client import Client
-from fusiond.service.web import drawings, plots, views
+from fusiond.service.web import plots, views
 from fusiond.store.database import Store
 
 ROOT = Path(__file__).parents[1]
@@ -103,8 +103,6 @@ def _run(shown: Shown, client: Client) -> None:
     shown.shoot("page-job", f"/page/jobs/{hist}", 1330)
     shown.shoot("page-answer-hfuse", _answer(client, hist), 1330)
     shown.shoot("page-answer-counted", _answer(client, softmax), 1650)
-    shown.shoot("page-answer-mincut", _answer(client, harris), 1250)
-    shown.shoot("page-answer-transfer", _answer(client, fig2), 900)
 
 
 def _say(text: str) -> None:
@@ -133,16 +131,13 @@ def _wait(done: Callable[[], bool], secs: float = 900.0) -> None:
 
 
 def _plots(store: Store, out: Path) -> None:
-    """How a search went, a gain, a roofline, and what a strategy draws, as files of their own."""
+    """How a search went, a gain, a roofline, as files of their own."""
     for record in store.answers(limit=100):
         if record.workload_name == "hist,maxpool":
             (job,) = [each for each in store.jobs(None, 100) if each.workload_key == record.workload_key]
             pictures = {"plot-search": views.job(store, job.id)["plot"], "plot-gain": views.gain(record)}
         elif record.workload_name == "softmax":
             pictures = {"plot-roofline": plots.roofline(record.counted)}
-        elif record.workload_name in ("harris", "fig2"):
-            (first, *_) = store.drawings(record.workload_key, record.device_key, record.cache)
-            pictures = {f"plot-{record.workload_name}": drawings.svg(first)}
         else:
             continue
         for name, picture in pictures.items():

@@ -30,7 +30,7 @@ _MEANING = {
     "strategies": "what the plugins said; the next `fusiond run` or `serve` writes it anew",
     "catalogue": "what the plugins said; the next `fusiond run` or `serve` writes it anew",
     "probes": "a probe; it is measured again",
-    "drawings": "pictures of an answer; tuning the workload again draws them anew",
+    "drawings": "pictures of an answer, which nothing shows any more",
     "profiles": "what a program asks of a GPU; `explain --count` counts it anew",
     "calibrations": "what `calibrate` found; the defaults hold until it is run again",
 }

@@ -17,8 +17,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fusiond.model import drawing
-from fusiond.model.drawing import Drawing
 from fusiond.model.keys import canonical, text_key
 from fusiond.model.nouns import COUNTED, MEASURED, Rejection
 from fusiond.model.program import Program, decode, to_text
@@ -111,26 +109,6 @@ class Programs(Connected):
             for (row,) in self._sealed(where, [*some, gpu, evidence], skip=True, p="profiles"):
                 found[row["program_key"]] = decoded(row["rows"])
         return found
-
-    def save_drawings(self, workload_key: str, device_key: str, cache: str, drawings: Sequence[Drawing]) -> None:
-        """Write down what there is to see of an answer, in place of what there was."""
-        values = [workload_key, device_key, cache]
-        with self._transaction() as database:
-            database.execute("DELETE FROM drawings WHERE workload_key = ? AND device_key = ? AND cache = ?", values)
-            database.execute(
-                "INSERT INTO drawings (workload_key, device_key, cache, drawings) VALUES (?, ?, ?, ?)",
-                [*values, canonical(drawing.as_json(drawings))],
-            )
-
-    def drawings(self, workload_key: str, device_key: str, cache: str) -> tuple[Drawing, ...]:
-        """What there is to see of an answer; nothing where it is damaged, or of a later version."""
-        where = "FROM drawings d WHERE workload_key = ? AND device_key = ? AND cache = ?"
-        for (row,) in self._sealed(where, [workload_key, device_key, cache], skip=True, d="drawings"):
-            try:
-                return drawing.from_json(decoded(row["drawings"]))
-            except ValueError as problem:
-                log.warning("%s: the pictures of %s are left out: %s", self.path, workload_key, problem)
-        return ()
 
     # --- files ---
 

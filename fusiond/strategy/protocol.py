@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, runtime_checkable
 
-from fusiond.model.drawing import Drawing
 from fusiond.model.errors import RequestError
 from fusiond.model.inputs.documents import Node
 from fusiond.model.nouns import (
@@ -227,10 +226,6 @@ class Strategy(Protocol[Request, Analysed]):
         """The unfused kernels at the block shapes of this config: tells a wrong fusion from a kernel that is wrong
         at these shapes by itself. None when a config has no such thing."""
 
-    def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
-        """What there is to see of a config that is an answer: who has which threads, what is one kernel, when what is
-        copied. A failure here costs the picture alone."""
-
     def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         """Awkward sizes (not divisible by a block) at which a winner is checked too; None when none are known."""
 
@@ -292,9 +287,6 @@ class StrategyBase(Generic[Request, Analysed]):
 
     def unfused(self, analysis: Analysis[Request, Analysed], config: Config) -> Program | None:
         return None
-
-    def drawings(self, analysis: Analysis[Request, Analysed], config: Config, answers: Answers) -> tuple[Drawing, ...]:
-        return ()
 
     def odd_sizes(self, workload: Workload[Request]) -> Mapping[str, int] | None:
         return None

@@ -26,7 +26,6 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from fusiond.model import drawing
 from fusiond.model.errors import RequestError
 from fusiond.model.keys import canonical, plain
 from fusiond.model.language import expressions
@@ -430,22 +429,6 @@ class StrategyContract:
         for case in cases:
             for config, _ in self._programs(case):
                 assert set(self.strategy().resolved(case.analysis, config, {})) == set(config)
-
-    # --- pictures ---
-
-    def test_pictures_are_data_that_can_be_kept(self, cases: tuple[Case, ...]) -> None:
-        for case in cases:
-            for config, _ in self._programs(case):
-                found = self.strategy().drawings(case.analysis, config, {})
-                assert found == self.strategy().drawings(case.analysis, config, {})
-                assert drawing.from_json(json.loads(json.dumps(drawing.as_json(found)))) == found
-                for each in found:
-                    if isinstance(each, drawing.DrawnGraph):
-                        names = [node.name for node in each.nodes]
-                        assert len(set(names)) == len(names) <= drawing.MOST_NODES
-                        assert {name for edge in each.edges for name in (edge.source, edge.target)} <= set(names)
-                    else:
-                        assert all(span.start < span.end for lane in each.lanes for span in lane.spans)
 
     def _reference(self, case: Case) -> Program:
         baseline = self.strategy().baselines(case.analysis)[0]

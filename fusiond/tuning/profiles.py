@@ -39,21 +39,6 @@ def keep(context: Context) -> None:
         log.warning("no profiles of %s are kept: %s", context.prepared.workload.name, problem)
 
 
-def draw(context: Context) -> None:
-    """Keep what there is to see of the job's answer, as its strategy draws it. A picture is worth no failed job: the
-    strategy may be a stranger's."""
-    workload, device, cache = context.prepared.workload, context.device.key, context.search.cache
-    record = context.store.record(workload.key, device, cache)
-    if record is None or record.config is None:
-        return
-    try:
-        drawings = context.strategy.drawings(context.analysis, record.config, context.answers)
-    except Exception as problem:
-        log.warning("%s is not drawn: %s: %s", workload.name, type(problem).__name__, problem)
-        return
-    context.store.save_drawings(workload.key, device, cache, drawings)
-
-
 def _of_all(context: Context, gpu: Gpu) -> None:
     trials = context.store.trials(context.row.id, None)
     keys = {each.program_key for each in trials if each.outcome is Outcome.MEASURED and each.program_key is not None}

@@ -320,7 +320,6 @@ class Tuner:
         finals.measure(context, references, entered)
         answers.publish(context, *answers.conclude(context, entered, references, odd, ended))
         profiles.keep(context)
-        profiles.draw(context)
 
     def _announce(self, context: Context) -> None:
         self._events.publish(

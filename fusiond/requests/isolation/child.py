@@ -16,7 +16,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fusiond.model.drawing import Drawing
 from fusiond.model.errors import FusiondError, PluginError
 from fusiond.model.events import Event
 from fusiond.model.inputs import documents
@@ -296,10 +295,6 @@ class Desk:
     def figures(self, call: Call, number: int, record: Record | None) -> dict[str, float]:
         strategy, analysis = self._of(call, number)
         return dict(strategy.figures(analysis, record, self._known[number]))
-
-    def drawings(self, call: Call, number: int, config: Config) -> tuple[Drawing, ...]:
-        strategy, analysis = self._of(call, number)
-        return tuple(strategy.drawings(analysis, config, self._known[number]))
 
     def unfused(self, call: Call, number: int, config: Config) -> Program | None:
         strategy, analysis = self._of(call, number)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusiond.model.drawing import Drawing
 from fusiond.model.errors import RequestError
 from fusiond.model.nouns import Analysis, Config, Job, Rejection, Workload, frozen
 from fusiond.model.outcomes import Record
@@ -125,10 +124,6 @@ class IsolatedStrategy:
         found: Mapping[str, float] = self._ask(analysis, "figures", record, known=answers)
         return found
 
-    def drawings(self, analysis: Analysis, config: Config, answers: Answers) -> tuple[Drawing, ...]:
-        found: tuple[Drawing, ...] = self._ask(analysis, "drawings", config, known=answers)
-        return found
-
     def unfused(self, analysis: Analysis, config: Config) -> Program | None:
         found: Program | None = self._ask(analysis, "unfused", config)
         return found
@@ -150,7 +145,7 @@ _DOING = {
     "describe": "describe", "parts": "find the parts of", "probes": "choose probes for",
     "probe_limit": "choose probes for", "space": "make the space of", "seeds": "choose seeds for",
     "baselines": "make the unfused ways of", "emit_baseline": "emit an unfused way of",
-    "resolved": "put a config into words for", "figures": "count figures for", "drawings": "draw",
+    "resolved": "put a config into words for", "figures": "count figures for",
     "unfused": "emit the unfused kernels of",
 }  # fmt: skip
 

@@ -158,8 +158,7 @@ def standing_alone(store: Store, id: str) -> str:
     record = job["answer"]
     if record is not None:
         found = views.answer(store, record.workload_key, record.device_key, record.cache)
-        # What the strategy draws of an answer is on the job's page already.
-        text = templates.get_template("answer_body.html").render({**found, "drawings": ()}, alone=alone)
+        text = templates.get_template("answer_body.html").render(found, alone=alone)
         alone["answer"] = Markup(text)
     return templates.get_template("job.html").render(job, alone=alone)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from fusiond.devices.counting.bounds import SECTOR_BYTES
 from fusiond.devices.counting.model import gpu_named
@@ -246,22 +246,12 @@ def _line(points: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
-def figure(width: int, height: int, said: str, inside: Markup, kind: str, *, fixed: bool = False) -> Markup:
-    """An SVG of so many pixels, whatever room there is where it is `fixed`; `said` is what it shows, in words."""
-    size = Markup(' width="{}" height="{}"').format(width, height) if fixed else Markup("")
-    kind = f"{kind} fixed" if fixed else kind
+def figure(width: int, height: int, said: str, inside: Markup, kind: str) -> Markup:
+    """An SVG; `said` is what it shows, in words."""
     return Markup(
-        '<svg class="plot {}" xmlns="http://www.w3.org/2000/svg"{} viewBox="0 0 {} {}" role="img" aria-label="{}">'
+        '<svg class="plot {}" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">'
         "<title>{}</title>{}</svg>"
-    ).format(
-        kind,
-        size,
-        width,
-        height,
-        escape(said),
-        escape(said),
-        inside or Markup('<text x="8" y="24">{}</text>').format(said),
-    )
+    ).format(kind, width, height, said, said, inside or Markup('<text x="8" y="24">{}</text>').format(said))
 
 
 def alone(picture: Markup) -> Markup:

@@ -12,7 +12,7 @@ from fusiond.model.errors import NothingKnown, StoreError
 from fusiond.model.nouns import COUNTED
 from fusiond.model.outcomes import JobState, Outcome, Record, Verdict
 from fusiond.service.remaining import Standing, duration
-from fusiond.service.web import drawings, plots, variants
+from fusiond.service.web import plots, variants
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.trials import TrialLine
@@ -133,7 +133,6 @@ def job(
         "parts": store.parts(row.id),
         "answer": record,
         "path": None if record is None else answer_path(record),
-        "drawings": _drawings(store, row.workload_key, row.device_key, row.search.cache),
         "shortened": shortened,
     }
 
@@ -210,7 +209,6 @@ def answer(store: Store, workload_key: str, device_key: str, cache: str) -> dict
         "counted": [_paid(each) for each in record.counted],
         "numbers": _NUMBERS,
         "roofline": plots.roofline(record.counted) if record.counted else None,
-        "drawings": _drawings(store, workload_key, device_key, cache),
         "sources": _sources(store, record),
         "history": history,
     }
@@ -274,13 +272,6 @@ def _paid(row: Mapping[str, Any]) -> dict[str, str]:
         head: f"{values[key]:,}" if isinstance(values[key], int) else str(values[key] or "")
         for head, key in _COUNTED.items()
     }
-
-
-def _drawings(store: Store, workload_key: str, device_key: str | None, cache: str) -> list[tuple[str, Markup]]:
-    """(title, picture) of an answer, as its strategy drew it."""
-    if device_key is None:
-        return []
-    return [(each.title, drawings.svg(each)) for each in store.drawings(workload_key, device_key, cache)]
 
 
 def answer_path(record: Record) -> str:

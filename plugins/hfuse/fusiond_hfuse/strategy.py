@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fusiond.model.drawing import Drawing
 from fusiond.model.errors import RequestError
 from fusiond.model.gpu.limits import BARRIER_IDS
 from fusiond.model.keys import text_key
@@ -24,7 +23,7 @@ from fusiond.strategy.composition import groups
 from fusiond.strategy.space import EMPTY, Parameter, Space
 from fusiond_hfuse import space
 from fusiond_hfuse.analysis import pairing, partition
-from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule, drawn
+from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.request import FusionRequest, GroupAnalysis, group_of, members, part_of
 from fusiond_hfuse.codegen import emit, fuse, resources, verify
 from fusiond_hfuse.frontend import kernel_file, launch_shapes, schema
@@ -328,21 +327,6 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
                 threads |= {side.slot.letter: side.threads for side in schedule.sides}
         group = about.group.at({**config, **{f"threads.{letter}": each for letter, each in threads.items()}})
         return emit.unfused(group, threads, dict.fromkeys(threads))
-
-    def drawings(
-        self, analysis: Analysis[FusionRequest, GroupAnalysis], config: Config, answers: Answers
-    ) -> tuple[Drawing, ...]:
-        """Threads and blocks of each fused launch of a config."""
-        about = analysis.payload
-        found: list[Drawing] = []
-        if analysis.alone:
-            return ()
-        for letters, own in _own_configs(config, _groups(about.group, config)):
-            if "kind" in own:
-                schedule = _schedule(about, about.group.among(letters), own)
-                cap = resources.cap(about, about.group.among(letters), schedule, own)
-                found += drawn(schedule if isinstance(cap, Rejection) else resources.traded(about, schedule, cap, own))
-        return tuple(found)
 
     def odd_sizes(self, workload: Workload[FusionRequest]) -> Mapping[str, int] | None:
         group = workload.payload.group

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusiond.model.drawing import MOST_NODES, Drawing
 from fusiond.model.gpu.occupancy import launch_problem
 from fusiond.model.nouns import Analysis, Config, Job, Rejection, Workload, frozen
 from fusiond.model.outcomes import Record
@@ -312,14 +311,6 @@ class Mincut(StrategyBase[PipelineRequest, PipelineAnalysis]):
         own = {name: _alone(ways.get(str(block), emit.DEFAULT)) for block in chosen.blocks for name in block.kernels}
         found = emit.program(about.pipeline, blocks.unfused(about.pipeline), own)
         return found if isinstance(found, Program) else None
-
-    def drawings(
-        self, analysis: Analysis[PipelineRequest, PipelineAnalysis], config: Config, answers: Answers
-    ) -> tuple[Drawing, ...]:
-        """The pipeline, with the blocks of a config's partition."""
-        about = analysis.payload
-        chosen, _ = _chosen(about, config)
-        return () if len(about.pipeline.kernels) > MOST_NODES else (drawing.graph(about.pipeline, chosen),)
 
     def odd_sizes(self, workload: Workload[PipelineRequest]) -> Mapping[str, int] | None:
         return None if dict(workload.sizes) == ODD else ODD

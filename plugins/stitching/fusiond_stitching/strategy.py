@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fusiond.model.drawing import Drawing
 from fusiond.model.errors import RequestError
 from fusiond.model.gpu.limits import STATIC_SHARED_BYTES
 from fusiond.model.nouns import Analysis, Config, DeviceLimits, Job, Rejection, Workload, frozen
@@ -28,7 +27,6 @@ from fusiond.strategy.space import EMPTY, Space
 from fusiond_stitching import report, requests
 from fusiond_stitching import space as spaces
 from fusiond_stitching.analysis import (
-    drawing,
     forms,
     image_pipelines,
     parts,
@@ -441,16 +439,6 @@ class Stitching(StrategyBase[StitchingRequest, StitchingAnalysis]):
                 made = self._composition(about, module, rules, planned, ways)
                 values["schedules"] = report.composed(made, self._measured(about, answers)[1])
         return Config.of(values)
-
-    def drawings(
-        self, analysis: Analysis[StitchingRequest, StitchingAnalysis], config: Config, answers: Answers
-    ) -> tuple[Drawing, ...]:
-        """The module, with the kernels that a config's plan makes of it."""
-        about = analysis.payload
-        plain, _ = spaces.parted(config)
-        module, rules = about.module(plain), self._policy(about.request, plain, about.limits)
-        planned = self._planned(about, module, rules, answers)
-        return () if planned.problems else (drawing.graph(module, planned.fusion),)
 
     def figures(
         self, analysis: Analysis[StitchingRequest, StitchingAnalysis], record: Record | None, answers: Answers

@@ -1,9 +1,6 @@
-"""A planned pipeline for people: Graphviz text with the blocks as boxes, a plain text for the terminal, and a graph for
-pages."""
+"""A planned pipeline for people: Graphviz text with the blocks as boxes, and a plain text for the terminal."""
 
-from fusiond.model.drawing import DrawnGraph, DrawnNode, Edge
 from fusiond.model.english import counted
-from fusiond_mincut.analysis.blocks import Partition
 from fusiond_mincut.analysis.partition import PlannedPartition
 from fusiond_mincut.frontend.graph import Pipeline
 
@@ -56,16 +53,3 @@ def text(pipeline: Pipeline, planned: PlannedPartition) -> str:
     lines.append(f"blocks, {planned.benefit:g} saved:")
     lines += [f"  {each}" for each in planned.partition.blocks]
     return "\n".join(lines) + "\n"
-
-
-def graph(pipeline: Pipeline, chosen: Partition) -> DrawnGraph:
-    """The pipeline cut into blocks: an edge between two blocks is an image that is written and read again."""
-    block = {name: number for number, each in enumerate(chosen.blocks) for name in each.kernels}
-    nodes = [DrawnNode(name=each.name, text=each.name, group=-1) for each in pipeline.inputs]
-    nodes += [
-        DrawnNode(name=each.name, text=f"{each.name} ({each.pattern})", group=block[each.name])
-        for each in pipeline.kernels
-    ]
-    edges = (Edge(source=image, target=each.name) for each in pipeline.kernels for image in each.reads)
-    cut = counted(len(chosen.blocks), "kernel")
-    return DrawnGraph(title=f"The pipeline, cut into {cut}", nodes=tuple(nodes), edges=tuple(edges))

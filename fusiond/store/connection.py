@@ -14,7 +14,6 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fusiond.model.errors import StoreError, StoreUnavailable
 from fusiond.store import last_commit, tables
 from fusiond.store.file_permissions import make_private, tighten_store
-from fusiond.store.format import BUSY_SECS, SCHEMA_VERSION, check_header, corrupt, explained, now
+from fusiond.store.format import BUSY_SECS, SCHEMA_VERSION, check_header, corrupt, explained, now, persist
 from fusiond.store.identity import demand, identity, log_of
 from fusiond.store.tables import Damage
 
@@ -277,21 +276,14 @@ def translated(path: Path | str) -> Iterator[None]:
 
 
 def _prepare(writer: sqlite3.Connection, path: str) -> None:
-    """Look at the header before anything is changed, then turn write-ahead logging on.
+    """Look at the header before anything is changed, then turn write-ahead logging on."""
 
-    SQLite does not wait for others when it changes the journal, so two that make a file at once need this loop."""
-    give_up_at = time.monotonic() + BUSY_SECS
-    while True:
-        try:
-            if check_header(writer, path) == 0:
-                writer.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that `prune` can give pages back
-            (mode,) = writer.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError as problem:
-            busy = (problem.sqlite_errorcode & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-            if not busy or time.monotonic() > give_up_at:
-                raise
-            time.sleep(0.01)
-            continue
-        if mode != "wal":
-            raise StoreError(f"{path}: this file system does not take a write-ahead log (journal mode {mode!r})")
-        return
+    def turn_on() -> str:
+        if check_header(writer, path) == 0:
+            writer.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that `prune` can give pages back
+        (mode,) = writer.execute("PRAGMA journal_mode = WAL").fetchone()
+        return str(mode)
+
+    mode = persist(turn_on)
+    if mode != "wal":
+        raise StoreError(f"{path}: this file system does not take a write-ahead log (journal mode {mode!r})")

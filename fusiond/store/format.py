@@ -24,7 +24,10 @@ ARTIFACT = "artifact:"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    Changed = TypeVar("Changed")
 
 _ID_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 
@@ -51,6 +54,20 @@ def check_header(connection: sqlite3.Connection, path: str) -> int:
             f"{path}: written by a newer fusiond (schema {version}; this one knows {SCHEMA_VERSION}); upgrade fusiond"
         )
     return int(version)
+
+
+def persist(change: Callable[[], Changed]) -> Changed:
+    """What a change of the journal comes to. SQLite does not wait for others there, so two that make a file at once
+    need this loop."""
+    give_up_at = time.monotonic() + BUSY_SECS
+    while True:
+        try:
+            return change()
+        except sqlite3.OperationalError as problem:
+            busy = (problem.sqlite_errorcode & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not busy or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.01)
 
 
 def explained(path: str, problem: sqlite3.Error) -> StoreError:

@@ -23,7 +23,7 @@ import zlib
 from fusiond.model.errors import StoreError, StoreUnavailable
 from fusiond.store.exchange.entry import ExchangeEntry, canonical
 from fusiond.store.file_permissions import make_folder, make_private
-from fusiond.store.format import disk_full, exchange_file, now
+from fusiond.store.format import disk_full, exchange_file, now, persist
 from fusiond.store.location import refuse_network
 
 TYPE_CHECKING = False
@@ -130,7 +130,7 @@ class Exchange:
         if found == (0, 0):
             if writer.execute("SELECT 1 FROM sqlite_master").fetchone():
                 raise StoreError(f"{self.path}: this is a SQLite file, but not one of fusiond's; move it away")
-            writer.execute("PRAGMA journal_mode = WAL")
+            persist(lambda: writer.execute("PRAGMA journal_mode = WAL"))
             with self._writing() as connection:
                 if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
                     for each in _TABLES.split(";"):

@@ -2,14 +2,13 @@
 
     f --make_jaxpr--> jaxpr --inlined--> equations --cut--> region 0, rest 0, region 1, rest 1, ...
 
-A region holds all equations of one depth: as many library calls lie before each of them, on the longest way from the
-arguments. So no path leaves a region and comes back, and the order above is one in which they can be computed.
+`service.frameworks.cutting` says which equations a region holds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,9 @@ import numpy as np
 from jax.extend import core
 
 from fusiond.jax import keys, loops, lowering
-from fusiond.service.frameworks import MOST_TAPS, is_stencil
+from fusiond.service.frameworks import MOST_TAPS, cutting, is_stencil
 from fusiond.service.frameworks.boundaries import boundaries
+from fusiond.service.frameworks.cutting import LEAST, Operation
 
 ELEMENTWISE = frozenset({
     "abs", "add", "add_any", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type", "cos", "cosh", "acos",
@@ -57,7 +57,6 @@ DTYPES = frozenset({
 STENCIL = "conv_general_dilated"
 _SUNK = MOVEMENT | {"convert_element_type"}
 LOOPS = frozenset({"scan", "while"})
-LEAST = 2  #: Equations of a region that compute something: with fewer there is nothing to fuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +95,11 @@ def cut(closed: core.ClosedJaxpr, *, products_apart: bool = True) -> CutJaxpr:
     outputs = tuple(inlining.named(each, names) for each in closed.jaxpr.outvars)
     equations = _live(equations, outputs)
     problems = _Problems()
-    segments = _cut(equations, outputs, problems, apart=False)
+    operations = [_operation(each, problems.of(each) is not None) for each in equations]
+    segments = _segments(operations, outputs, problems, apart=False)
     if any(each.fusable and each.loops > 1 and boundaries(lowering.hlo("tried", each.jaxpr)) for each in segments):
         # Each of its loops is one launch by itself: what one lays down for another is stored, then.
-        segments = _cut(equations, outputs, problems, apart=True)
+        segments = _segments(operations, outputs, problems, apart=True)
     return CutJaxpr(tuple(closed.jaxpr.invars), outputs, tuple(constants), segments, inlining.changed)
 
 
@@ -113,68 +113,31 @@ def _live(equations: Sequence[core.JaxprEqn], outputs: Sequence[Any]) -> list[co
     return found[::-1]
 
 
-def _cut(
-    equations: Sequence[core.JaxprEqn], outputs: Sequence[Any], problems: _Problems, *, apart: bool
-) -> tuple[JaxprSegment, ...]:
-    """`apart`: what reads a loop is in another region than that."""
-    depths: dict[core.Var, tuple[int, bool]] = {}
-    """Var -> depth of the equation that makes it, and whether what reads it lies deeper."""
-    groups: dict[tuple[int, bool], list[core.JaxprEqn]] = {}
-    for equation in equations:
-        library = problems.of(equation) is not None
-        before = [depths[each] for each in _read(equation) if each in depths]
-        depth = max((level + (last and not library) for level, last in before), default=0)
-        groups.setdefault((depth, library), []).append(equation)
-        last = library or (apart and equation.primitive.name in LOOPS)
-        depths |= dict.fromkeys(equation.outvars, (depth, last))
-    groups = _sunk(groups, outputs)
-    return tuple(_segments([(key, groups[key]) for key in sorted(groups)], outputs, problems))
-
-
-def _sunk(
-    groups: dict[tuple[int, bool], list[core.JaxprEqn]], outputs: Sequence[Any]
-) -> dict[tuple[int, bool], list[core.JaxprEqn]]:
-    """What only moves or repeats, or reads no more bytes than it makes, belongs to the first region that reads it: it
-    costs no more to make there than to read."""
-    leaving = {each for each in outputs if isinstance(each, core.Var)}
-    wanted: dict[core.Var, int] = {}
-    found: dict[tuple[int, bool], list[core.JaxprEqn]] = {}
-    for (depth, library), equations in sorted(groups.items(), reverse=True):
-        for equation in reversed(equations):
-            made = [each for each in equation.outvars if not isinstance(each, core.DropVar)]
-            sinks = not library and leaving.isdisjoint(made) and _sinks(equation)
-            level = min((wanted[each] for each in made if sinks and each in wanted), default=depth)
-            found.setdefault((level, library), []).append(equation)
-            for each in _read(equation):
-                wanted[each] = min(level, wanted.get(each, level))
-    return {key: list(reversed(equations)) for key, equations in found.items()}
-
-
-def _sinks(equation: core.JaxprEqn) -> bool:
-    both = (set(_read(equation)), equation.outvars)
-    avals: list[list[Any]] = [[each.aval for each in variables] for variables in both]
+def _operation(equation: core.JaxprEqn, library: bool) -> Operation:
+    """It sinks where it only moves or repeats, or reads no more bytes than it makes."""
+    name, reads, makes = equation.primitive.name, list(_read(equation)), _made(equation)
+    avals: list[list[Any]] = [[each.aval for each in variables] for variables in (set(reads), equation.outvars)]
     read, made = (sum(each.size * each.dtype.itemsize for each in some) for some in avals)
-    return equation.primitive.name in _SUNK or (read <= made and equation.primitive.name not in LOOPS)
+    sinks = name in _SUNK or (read <= made and name not in LOOPS)
+    return Operation(node=equation, reads=reads, makes=makes, library=library, loop=name in LOOPS, sinks=sinks)
 
 
 def _segments(
-    groups: Sequence[tuple[tuple[int, bool], list[core.JaxprEqn]]], outputs: Sequence[Any], problems: _Problems
-) -> Iterator[JaxprSegment]:
-    needed_after: list[set[core.Var]] = []
-    needed = {each for each in outputs if isinstance(each, core.Var)}
-    for _, equations in reversed(groups):
-        needed_after.append(set(needed))
-        needed |= {each for equation in equations for each in _read(equation)}
-    for ((_, library), equations), after in zip(groups, reversed(needed_after), strict=True):
-        reasons = dict.fromkeys(filter(None, map(problems.of, equations))) if library else {}
-        yield _segment(equations, after, library=library, reason="; ".join(reasons))
+    operations: Sequence[Operation], outputs: Sequence[Any], problems: _Problems, *, apart: bool
+) -> tuple[JaxprSegment, ...]:
+    found = []
+    leaving = [each for each in outputs if isinstance(each, core.Var)]
+    for part in cutting.parts(operations, leaving, apart=apart, by_depth=True):
+        reasons = dict.fromkeys(filter(None, map(problems.of, part.nodes))) if part.library else {}
+        found.append(_segment(part.nodes, part.after, library=part.library, reason="; ".join(reasons)))
+    return tuple(found)
 
 
 def _segment(
     equations: list[core.JaxprEqn], needed: Collection[core.Var], *, library: bool, reason: str = ""
 ) -> JaxprSegment:
     """Equations as a jaxpr of their own, whose outputs are what is `needed` behind them."""
-    made = [each for equation in equations for each in equation.outvars if not isinstance(each, core.DropVar)]
+    made = [each for equation in equations for each in _made(equation)]
     inside = set(made)
     inputs = tuple(dict.fromkeys(each for one in equations for each in _read(one) if each not in inside))
     leaving = tuple(each for each in made if each in needed)
@@ -189,6 +152,10 @@ def _segment(
 
 def _read(equation: core.JaxprEqn) -> Iterable[core.Var]:
     return (each for each in equation.invars if isinstance(each, core.Var))
+
+
+def _made(equation: core.JaxprEqn) -> list[core.Var]:
+    return [each for each in equation.outvars if not isinstance(each, core.DropVar)]
 
 
 class _Problems:
@@ -216,8 +183,7 @@ class _Problems:
             return ""
         if known and not any(each.dtype == "complex64" for each in avals):
             return None
-        made = [each for each in equation.outvars if not isinstance(each, core.DropVar)]
-        tried = _segment([*self._before(equation), equation], made, library=False)
+        tried = _segment([*self._before(equation), equation], _made(equation), library=False)
         found = boundaries(lowering.hlo("tried", keys.plain(tried.jaxpr)))
         return f"{name}: {found[0]}" if found else None
 

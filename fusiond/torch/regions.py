@@ -1,21 +1,17 @@
-"""Cuts a graph into regions that can be fused and the operators between them.
+"""Cuts a graph into regions that can be fused and the operators between them (`service.frameworks.cutting`).
 
-    depth(library)  = max over its producers
-    depth(fusable)  = max over its producers, one more behind a library call
-
-A region is all fusable nodes of one depth; the order is region 0, library calls 0, region 1, ... So no path leaves a
-region and comes back. Views that leave a region are torch's again: it makes no copies for them.
+Views that leave a region are torch's again: it makes no copies for them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fusiond.service.frameworks import cutting
 from fusiond.service.frameworks.boundaries import boundaries
+from fusiond.service.frameworks.cutting import LEAST, Operation
 from fusiond.torch import importer
 from fusiond.torch.graphs import FxGraph, FxNode, Ref, Tensor
 from fusiond.torch.operators import MOVEMENT, VIEWS, Unsupported
-
-LEAST = 2  #: Nodes of a region that compute something: with fewer there is nothing to fuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,22 +29,16 @@ class FxSegment:
         return tuple(each.operator for each in self.nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    depth: int
-    library: bool
-    ends: bool  #: Whether what reads it lies deeper
-
-
 def cut(graph: FxGraph) -> tuple[FxSegment, ...]:
     """Segments in an order in which they can be computed."""
     tensors = graph.tensors()
     problems = _problems(graph, tensors)
-    found = _cut(graph, tensors, problems, apart=False)
+    operations = [_operation(each, bool(problems[each.name]), tensors) for each in graph.nodes]
+    found = _segments(operations, graph.outputs, problems, apart=False)
     loops = [each for each in found if each.fusable and sum(node.loop is not None for node in each.nodes) > 1]
     if any(_left(each.nodes, each.outputs, tensors) for each in loops):
         # Each of its loops is one launch by itself: what one lays down for another is stored, then.
-        found = _cut(graph, tensors, problems, apart=True)
+        found = _segments(operations, graph.outputs, problems, apart=True)
     return found
 
 
@@ -63,34 +53,37 @@ def _left(nodes: Sequence[FxNode], outputs: Sequence[str], tensors: Mapping[str,
         return str(why)
 
 
-def _cut(
-    graph: FxGraph, tensors: Mapping[str, Sequence[Tensor | None]], problems: Mapping[str, str], *, apart: bool
+def _operation(node: FxNode, library: bool, tensors: Mapping[str, Sequence[Tensor | None]]) -> Operation:
+    """It sinks where it reads no more than what reads it would have read of its result: a mask, a widened number, what
+    is made of nothing."""
+    picks = node.operator == "getitem" or len(node.results) > 1
+    return Operation(
+        node=node,
+        reads=node.reads,
+        makes=(node.name,),
+        library=library,
+        loop=node.loop is not None,
+        effect=node.effect,
+        sinks=not picks and _bytes(tensors, node.reads) <= _bytes(tensors, [node.name]),
+    )
+
+
+def _bytes(tensors: Mapping[str, Sequence[Tensor | None]], names: Iterable[str]) -> int:
+    return sum(each.size_bytes for name in names for each in tensors[name] if each is not None)
+
+
+def _segments(
+    operations: Sequence[Operation], outputs: Sequence[str], problems: Mapping[str, str], *, apart: bool
 ) -> tuple[FxSegment, ...]:
-    """`apart`: what reads a loop is in another region than that."""
-    places = _sunk(graph, _places(graph, problems, apart), tensors)
-    groups: dict[tuple[int, bool], list[FxNode]] = {}
-    for node in graph.nodes:
-        place = places[node.name]
-        groups.setdefault((place.depth, place.library), []).append(node)
-    ordered = sorted(groups.items())
-    read_after: list[set[str]] = []
-    needed = set(graph.outputs)
-    for _, nodes in reversed(ordered):
-        read_after.append(set(needed))
-        needed |= {name for node in nodes for name in node.reads}
     segments: list[FxSegment] = []
-    for ((_, library), nodes), after in zip(ordered, reversed(read_after), strict=True):
-        if library:
-            reasons = dict.fromkeys(problems[each.name] for each in nodes if problems[each.name])
-            segments.append(_segment(nodes, after, fusable=False, reason=_said(reasons)))
+    for part in cutting.parts(operations, outputs, apart=apart, by_depth=False):
+        if part.library:
+            reasons = dict.fromkeys(problems[each.name] for each in part.nodes)
+            said = "; ".join(each for each in reasons if each not in ("", "a library's"))
+            segments.append(_segment(part.nodes, part.after, fusable=False, reason=said))
         else:
-            segments += _region(nodes, after)
+            segments += _region(part.nodes, part.after)
     return tuple(segments)
-
-
-def _said(reasons: Iterable[str]) -> str:
-    special = [each for each in reasons if each != "a library's"]
-    return "; ".join(special)
 
 
 def _problems(graph: FxGraph, tensors: Mapping[str, Sequence[Tensor | None]]) -> dict[str, str]:
@@ -125,54 +118,6 @@ def _loop_problem(node: FxNode, constant: Mapping[str, FxNode], tensors: Mapping
                                 results=(each,)))  # fmt: skip
     why = _left([*before, node, *picks], [each.name for each in picks], tensors)
     return f"{node.operator}: {why}" if why else ""
-
-
-def _places(graph: FxGraph, problems: Mapping[str, str], apart: bool) -> dict[str, _Place]:
-    places: dict[str, _Place] = {}
-    last: dict[str, str] = {}
-    """Kind of effect -> the node before which no other of the kind, and behind a mutation nothing, may run."""
-    deepest = 0
-    for node in graph.nodes:
-        library = bool(problems[node.name])
-        before = [*node.reads, *(last[each] for each in ("mutation", node.effect) if each in last)]
-        depth = 0
-        for each in before:
-            if each in places:
-                depth = max(depth, places[each].depth + (places[each].ends and not library))
-        if node.effect == "mutation":
-            depth = max(depth, deepest)
-        if node.effect:
-            last[node.effect] = node.name
-        deepest = max(deepest, depth)
-        places[node.name] = _Place(depth, library, library or (apart and node.loop is not None))
-    return places
-
-
-def _sunk(
-    graph: FxGraph, places: dict[str, _Place], tensors: Mapping[str, Sequence[Tensor | None]]
-) -> dict[str, _Place]:
-    """A node goes to the first region that reads it where that reads no more than it would have read of the node's
-    result: a mask, a widened number, what is made of nothing. A mutation is never passed."""
-    if any(node.effect == "mutation" for node in graph.nodes):
-        return places
-    wanted: dict[str, int] = {}
-    kept = set(graph.outputs)
-    found = dict(places)
-    for node in reversed(graph.nodes):
-        place = places[node.name]
-        picks = node.operator == "getitem" or len(node.results) > 1
-        sinks = not place.library and not picks and node.name not in kept and node.name in wanted
-        if sinks and _bytes(tensors, node.reads) <= _bytes(tensors, [node.name]):
-            place = _Place(max(place.depth, wanted[node.name]), False, False)
-            found[node.name] = place
-        for each in node.reads:
-            # A library call reads in front of the region of the next depth.
-            wanted[each] = min(place.depth, wanted.get(each, place.depth))
-    return found
-
-
-def _bytes(tensors: Mapping[str, Sequence[Tensor | None]], names: Iterable[str]) -> int:
-    return sum(each.size_bytes for name in names for each in tensors[name] if each is not None)
 
 
 def _segment(nodes: Sequence[FxNode], after: set[str], *, fusable: bool, reason: str = "") -> FxSegment:

@@ -3,17 +3,16 @@
     tuner.py      the phases in their order: parts, probes, baselines, search, finals, answer
     baselines.py  the unfused ways, each tuned with its own knobs
     prior.py      what is known before the search
-    search.py     ask, build, check, sample, tell
+    search_phase.py  ask, build, check, sample, tell
     finals.py     who is measured again in fresh processes, and who is struck out
     verdict.py    from the log ratios of the finals to `fuse`, `keep` or `undecided`
     answers.py    what the finals mean for the answer of today
     verifying.py  an answer measured again, without a search
     measuring.py  programs to outcomes: build, bundle, check, sample
-    health.py     whether the device itself is well
+    bench.py      the outputs that are right, and whether the device itself is well
     contention.py who else computes on it
     counts.py     what both sides of an answer would pay; profiles.py keeps it
-    recording.py  what comes after a measurement, beside the next one
     context.py    what every phase needs
 
-The finals are tested in tests/tuning/test_answers.py and test_tuner.py, lanes and contention in test_lanes.py.
+The finals are tested in tests/tuning/test_answers.py and test_tuner.py.
 """

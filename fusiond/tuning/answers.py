@@ -14,9 +14,9 @@ from fusiond.model import events as say
 from fusiond.model.nouns import COUNTED, frozen
 from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Record, Verdict, median
 from fusiond.tuning import counts, finals, prior, verdict
-from fusiond.tuning.context import Context, Odd
+from fusiond.tuning.bench import Bench
+from fusiond.tuning.context import Context
 from fusiond.tuning.finals import Entrant, Field, Incumbent
-from fusiond.tuning.measuring import References
 from fusiond.tuning.verdict import Conclusion
 
 _OF_BOUNDS = {Verdict.FUSE: Verdict.PROMISING, Verdict.KEEP: Verdict.UNPROMISING}
@@ -50,9 +50,7 @@ class Compared:
         return median(tuple(median(each.baseline_us) for each in self.measured[beside]))
 
 
-def conclude(
-    context: Context, entered: Field, references: References, odd: Odd | None, ended: str = ""
-) -> tuple[Record | None, str]:
+def conclude(context: Bench, entered: Field, ended: str = "") -> tuple[Record | None, str]:
     """Choose, check the winner's outputs once more in a fresh process, and decide: the record to write down, or None
     when the answer of today stands, and in one line why."""
     least_gain = context.search.least_gain
@@ -67,7 +65,7 @@ def conclude(
             return _nothing_fused(context, entered, ended, compared)
         chosen = _defended(chosen, compared, entered.incumbent, least_gain)
         entrant = entered.candidates[chosen.key]
-        checks = finals.check(context, entrant, references, odd)
+        checks = finals.check(context, entrant)
         if not isinstance(checks, MeasureFailed):
             break
         finals.strike(context, entrant, checks.outcome, f"the last check: {checks.outcome.value}: {checks.reason}")

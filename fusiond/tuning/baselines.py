@@ -16,15 +16,14 @@ from fusiond.model.nouns import Config
 from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose, Trial
 from fusiond.model.program import Fill, Program, Role
 from fusiond.strategy import Baseline
-from fusiond.tuning import health
+from fusiond.tuning.bench import Bench
 from fusiond.tuning.context import Context, UnfusedBaseline, outcome_of
-from fusiond.tuning.measuring import References
 
 CONTENDERS = 1
 """Unfused ways beside the fastest that are measured again in the finals: the pick among noisy medians may be wrong."""
 
 
-def fastest_unfused(context: Context, references: References) -> list[UnfusedBaseline]:
+def fastest_unfused(context: Bench) -> list[UnfusedBaseline]:
     """Measure every baseline of the strategy; the fastest, and the next best as contenders. What an earlier session
     measured is taken from the store.
 
@@ -37,7 +36,7 @@ def fastest_unfused(context: Context, references: References) -> list[UnfusedBas
         starts = [plain]
         if baseline.like in best and best[baseline.like].config != plain:
             starts.append(best[baseline.like].config)
-        found = [_point(context, baseline, start, references, given, incumbent=None) for start in starts]
+        found = [_point(context, baseline, start, given, incumbent=None) for start in starts]
         standing = [each for each in found if each is not None]
         if not standing:
             if given is None:
@@ -46,7 +45,7 @@ def fastest_unfused(context: Context, references: References) -> list[UnfusedBas
         given = given or standing[0]
         fastest = max(standing, key=lambda each: each.ratio)
         if baseline.like is None:
-            fastest = _one_pass(context, baseline, fastest, references, given)
+            fastest = _one_pass(context, baseline, fastest, given)
         best[baseline.name] = fastest
     return ranked(best.values(), context.work)[: 1 + CONTENDERS]
 
@@ -59,9 +58,7 @@ def ranked(found: Iterable[UnfusedBaseline], work: Callable[[Program], str]) -> 
     return list(distinct.values())
 
 
-def _one_pass(
-    context: Context, baseline: Baseline, best: UnfusedBaseline, references: References, given: UnfusedBaseline
-) -> UnfusedBaseline:
+def _one_pass(context: Bench, baseline: Baseline, best: UnfusedBaseline, given: UnfusedBaseline) -> UnfusedBaseline:
     """Each value of each knob, with the others at their best so far. Once the search is to end, only what was measured
     already."""
     for parameter in baseline.space.parameters:
@@ -75,7 +72,7 @@ def _one_pass(
             context.pause_point()
             if context.finish() and _known(context, baseline, config) is None:
                 continue
-            found = _point(context, baseline, config, references, given, incumbent=best.ratio)
+            found = _point(context, baseline, config, given, incumbent=best.ratio)
             if found is not None and found.ratio > best.ratio:
                 best = found
     return best
@@ -86,13 +83,7 @@ def _make(context: Context, baseline: Baseline, config: Config) -> None:
 
 
 def _point(
-    context: Context,
-    baseline: Baseline,
-    config: Config,
-    references: References,
-    given: UnfusedBaseline | None,
-    *,
-    incumbent: float | None,
+    context: Bench, baseline: Baseline, config: Config, given: UnfusedBaseline | None, *, incumbent: float | None
 ) -> UnfusedBaseline | None:
     """One config of one baseline, in pairs with the unfused program as given; None when it does not work there."""
     program = context.unfused(baseline, config)
@@ -101,8 +92,7 @@ def _point(
         role = f"baseline:{baseline.name}"
         trials = context.store.trials(context.row.id, role)
         against = None if given is None else given.program
-        result = _measure(context, program, against, references, incumbent)
-        health.after(context, result, references)
+        result = _measure(context, program, against, incumbent)
         fields: dict[str, Any] = {"outcome": Outcome.MEASURED, **outcome_of(result)}
         trial = Trial(
             sequence=len(trials),
@@ -138,14 +128,14 @@ def _known(context: Context, baseline: Baseline, config: Config) -> Trial | None
 
 
 def _measure(
-    context: Context, program: Program, against: Program | None, references: References, incumbent: float | None
+    context: Bench, program: Program, against: Program | None, incumbent: float | None
 ) -> Measurement | MeasureFailed:
-    worst = context.measurer.check(program, references)
+    worst = context.check(program)
     if isinstance(worst, MeasureFailed):
         if worst.outcome is Outcome.WRONG_RESULT:  # no fusion is involved: the kernel is not tunable as its file claims
             return dataclasses.replace(worst, outcome=Outcome.WRONG_UNFUSED)
         return worst
-    return context.measurer.sample(program, against, context.sampling(Purpose.BASELINE, incumbent), references)
+    return context.sample(program, against, context.sampling(Purpose.BASELINE, incumbent))
 
 
 MOST_BETWEEN_BYTES = 64 << 20

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.calibration import fitted
@@ -17,15 +18,7 @@ from fusiond.requests.planning import Prepared, emitted, first_baseline, sound
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.strategy import Baseline, Strategy
-from fusiond.tuning.measuring import Measurer, References
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Odd:
-    """Awkward sizes, with the outputs that are right there."""
-
-    sizes: Mapping[str, int]
-    references: References | MeasureFailed  #: A failure when the unfused program itself does not work at these sizes
+from fusiond.tuning.measuring import Measurer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +129,7 @@ class Context:
         )
 
 
-def outcome_of(result: Measurement | MeasureFailed) -> dict[str, object]:
+def outcome_of(result: Measurement | MeasureFailed) -> dict[str, Any]:
     """The fields of a Trial that a result decides."""
     if isinstance(result, MeasureFailed):
         return {"outcome": result.outcome, "reason": result.reason}

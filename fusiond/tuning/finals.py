@@ -16,13 +16,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from fusiond.model.english import counted
 from fusiond.model.nouns import Config, Rejection
 from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose, Record, Trial
 from fusiond.model.program import Program, SizeError
-from fusiond.tuning import health, verdict
-from fusiond.tuning.context import Context, Odd, UnfusedBaseline
+from fusiond.tuning import verdict
+from fusiond.tuning.bench import Bench
+from fusiond.tuning.context import Context, UnfusedBaseline
 from fusiond.tuning.judging import referee
 from fusiond.tuning.measuring import References
 
@@ -100,8 +102,7 @@ class Field:
 
 
 def field(
-    context: Context,
-    references: References,
+    context: Bench,
     baseline: UnfusedBaseline,
     contenders: Sequence[UnfusedBaseline] = (),
     finalists: Mapping[str, Entrant] | None = None,
@@ -110,7 +111,7 @@ def field(
     ways = [Entrant(program=each.program, config=each.config, name=each.name) for each in (baseline, *contenders)]
     rivals = {each.key: each for each in ways[1:]}
     best = dict(_finalists(context) if finalists is None else finalists)
-    incumbent = _incumbent(context, references)
+    incumbent = _incumbent(context)
     if incumbent is not None and incumbent.unfused is not None:
         same_way = {context.work(each.program): each for each in ways}.get(context.work(incumbent.unfused.program))
         if same_way is None:
@@ -144,15 +145,15 @@ def _rank(trial: Trial) -> tuple[bool, float]:
     return trial.measurement is None or trial.measurement.dropped, -(trial.ratio or 0.0)
 
 
-def _incumbent(context: Context, references: References) -> Incumbent | None:
+def _incumbent(context: Bench) -> Incumbent | None:
     """The answer of today, its programs checked on this very data; None when there is none whose programs are kept."""
     wrong = context.strategy.wrong_versions
     key, cache = context.prepared.workload.key, context.search.cache
     for record in context.store.incumbents(key, context.device.key, cache):
         if record.strategy_version in wrong or record.ci95 is None:
             continue
-        unfused = checked(context, references, record.baseline_program_key, record.baseline_config, record.baseline)
-        fused = checked(context, references, record.program_key, record.config, "")
+        unfused = checked(context, record.baseline_program_key, record.baseline_config, record.baseline)
+        fused = checked(context, record.program_key, record.config, "")
         own = fused if record.verdict.wins else unfused
         return Incumbent(
             record=record,
@@ -163,9 +164,7 @@ def _incumbent(context: Context, references: References) -> Incumbent | None:
     return None
 
 
-def checked(
-    context: Context, references: References, key: str | None, config: Config | None, name: str
-) -> Entrant | MeasureFailed | None:
+def checked(context: Bench, key: str | None, config: Config | None, name: str) -> Entrant | MeasureFailed | None:
     """A stored program that is still right here; why it is not, or None where there is none."""
     if key is None:
         return None
@@ -173,8 +172,7 @@ def checked(
     if program is None:
         return MeasureFailed(outcome=Outcome.REFUSED, reason="its program is not in the store any more")
     context.measurer.fresh()
-    worst = context.measurer.check(program, references)
-    health.after(context, worst, references)
+    worst = context.check(program)
     if isinstance(worst, MeasureFailed):
         return worst
     # Records of earlier versions name no config of their unfused way; the trial that measured it does.
@@ -184,7 +182,7 @@ def checked(
 # --- measuring ------------------------------------------------------------------------------------------
 
 
-def measure(context: Context, references: References, entered: Field) -> None:
+def measure(context: Bench, entered: Field) -> None:
     """Measure until enough processes are shared by all, or too many were lost. All of it goes into the store; what an
     earlier session of the job measured is not measured again.
 
@@ -198,7 +196,7 @@ def measure(context: Context, references: References, entered: Field) -> None:
         if shared != told:
             told = shared
             context.phase("final", number=shared, of=verdict.LEAST_PROCESSES)
-        failed = _process(context, process, wanted, entered, references)
+        failed = _process(context, process, wanted, entered)
         if failed is not None:
             _blame(context, process, *failed, entered)
 
@@ -237,7 +235,7 @@ def _next_process(context: Context) -> int:
 
 
 def _process(
-    context: Context, process: int, wanted: Mapping[str, Entrant], entered: Field, references: References
+    context: Bench, process: int, wanted: Mapping[str, Entrant], entered: Field
 ) -> tuple[Entrant, MeasureFailed] | None:
     """One fresh child; everything that it measured is written down together. Whoever failed in it, or None."""
     context.measurer.fresh()
@@ -248,11 +246,9 @@ def _process(
         context.pause_point()
         result: Measurement | MeasureFailed = MeasureFailed(outcome=Outcome.TOO_NOISY, reason="")
         for _ in range(2):  # noise passes; once more in the same process costs less than all of them anew
-            plan = context.sampling(Purpose.FINAL)
-            result = context.measurer.sample(wanted[key].program, entered.baseline.program, plan, references)
+            result = context.sample(wanted[key].program, entered.baseline.program, context.sampling(Purpose.FINAL))
             if not (isinstance(result, MeasureFailed) and result.outcome is Outcome.TOO_NOISY):
                 break
-        health.after(context, result, references)
         if isinstance(result, MeasureFailed):
             return wanted[key], result
         measured[key] = result
@@ -303,72 +299,63 @@ def lost(context: Context) -> str:
 # --- the last check -------------------------------------------------------------------------------------
 
 
-def check(
-    context: Context, entrant: Entrant, references: References, odd: Odd | None
-) -> tuple[str, ...] | MeasureFailed:
+def check(context: Bench, entrant: Entrant) -> tuple[str, ...] | MeasureFailed:
     """What was compared of the winner, a line each; a failure when anything differs. What is transient is tried
     again."""
     for _ in range(LAST_CHECKS):
-        found = _check(context, entrant, references, odd)
-        health.after(context, found, references)
+        found = context.looked_after(_check(context, entrant))
         if not (isinstance(found, MeasureFailed) and found.outcome in TRANSIENT):
             break
         log.warning("the last check of %s: %s: %s", entrant, found.outcome.value, found.reason)
     return found
 
 
-def _check(
-    context: Context, entrant: Entrant, references: References, odd: Odd | None
-) -> tuple[str, ...] | MeasureFailed:
+def _check(context: Bench, entrant: Entrant) -> tuple[str, ...] | MeasureFailed:
     context.measurer.fresh()
-    worst = context.measurer.check(entrant.program, references)
+    worst = context.measurer.check(entrant.program, context.references)
     if isinstance(worst, MeasureFailed):
         return worst
-    lines = [_line("the job's sizes", worst, references)]
-    if odd is not None:
-        found = _at_odd_sizes(context, entrant.program, odd)
+    lines = [_line("the job's sizes", worst, context.references)]
+    for look, wanted in (
+        (_at_odd_sizes, context.odd is not None),
+        (_inspected, context.analysis.scrutiny is not None),
+        (_sanitized, context.search.sanitize),
+    ):
+        found = look(context, entrant.program) if wanted else ()
         if isinstance(found, MeasureFailed):
             return found
-        lines.append(found)
-    if context.analysis.scrutiny is not None:
-        inspected = _inspected(context, entrant, references, odd)
-        if isinstance(inspected, MeasureFailed):
-            return inspected
-        lines += inspected
-    if not context.search.sanitize:
-        return tuple(lines)
-    sanitized = _sanitized(context, entrant)
-    return sanitized if isinstance(sanitized, MeasureFailed) else (*lines, sanitized)
+        lines += found
+    return tuple(lines)
 
 
-def _at_odd_sizes(context: Context, program: Program, odd: Odd) -> str | MeasureFailed:
-    if isinstance(odd.references, MeasureFailed):
-        return f"not compared at {_sizes(odd)}: the unfused program does not work there ({odd.references.reason})"
+Lines: TypeAlias = "tuple[str, ...] | MeasureFailed"
+
+
+def _at_odd_sizes(context: Bench, program: Program) -> Lines:
+    sizes, right = ", ".join(f"{name}={value}" for name, value in context.odd_sizes.items()), context.right_at_odd
+    if isinstance(context.odd, MeasureFailed):
+        return (f"not compared at {sizes}: the unfused program does not work there ({context.odd.reason})",)
+    assert right is not None
     try:
-        moved = program.at(odd.sizes)
+        worst = context.measurer.check(context.at_odd_sizes(program), right)
     except SizeError as problem:
-        return f"not compared at {_sizes(odd)}: {problem}"
-    worst = context.measurer.check(moved, odd.references)
-    return worst if isinstance(worst, MeasureFailed) else _line(_sizes(odd), worst, odd.references)
+        return (f"not compared at {sizes}: {problem}",)
+    return worst if isinstance(worst, MeasureFailed) else (_line(sizes, worst, right),)
 
 
-def _inspected(
-    context: Context, entrant: Entrant, references: References, odd: Odd | None
-) -> tuple[str, ...] | MeasureFailed:
+def _inspected(context: Bench, program: Program) -> Lines:
     """What was looked at, on the processor, of a program that nobody vouches for; a failure where it is wrong."""
     context.phase("inspect", "the winner: reads beyond buffers, races, launches of its own")
-    given, reference = (context.measurer.bundle(each) for each in (entrant.program, context.reference))
+    given, reference = (context.measurer.bundle(each) for each in (program, context.reference))
     if isinstance(given, MeasureFailed):
         return given
-    seed, outputs = references.of[0]
-    places = [referee.InspectedPlace(program=entrant.program, bundle=given, seed=seed, outputs=Path(outputs))]
-    if odd is not None and isinstance(odd.references, References):
+    places = [referee.InspectedPlace.of(program, given, context.references)]
+    if context.right_at_odd is not None:
         with contextlib.suppress(SizeError):
-            moved = entrant.program.at(odd.sizes)
+            moved = context.at_odd_sizes(program)
             folder = context.measurer.bundle(moved)
-            seed, outputs = odd.references.of[0]
             if isinstance(folder, Path):
-                places.append(referee.InspectedPlace(program=moved, bundle=folder, seed=seed, outputs=Path(outputs)))
+                places.append(referee.InspectedPlace.of(moved, folder, context.right_at_odd))
     accused = referee.Accused(
         places=tuple(places), reference=None if isinstance(reference, MeasureFailed) else reference
     )
@@ -378,25 +365,21 @@ def _inspected(
     return ("reads beyond buffers, races, launches of its own: none found", *hints)
 
 
-def _sanitized(context: Context, entrant: Entrant) -> str | MeasureFailed:
+def _sanitized(context: Bench, program: Program) -> Lines:
     """One line on what the device's own checker said; a failure when it found something."""
     context.phase("sanitize", "the winner, under the device's own checker")
     context.measurer.fresh()
-    folder = context.measurer.bundle(entrant.program)
+    folder = context.measurer.bundle(program)
     if isinstance(folder, MeasureFailed):
         return folder
     try:
         found = context.provider.sanitize(folder, context.device.name)
     except LookupError as reason:
-        return f"not looked at by the device's own checker: {reason}"
+        return (f"not looked at by the device's own checker: {reason}",)
     if found:
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
         return MeasureFailed(outcome=Outcome.CRASHED, reason=f"the device's own checker: {found[0]}{more}")
-    return "the device's own checker finds nothing"
-
-
-def _sizes(odd: Odd) -> str:
-    return ", ".join(f"{name}={value}" for name, value in odd.sizes.items())
+    return ("the device's own checker finds nothing",)
 
 
 def _line(sizes: str, worst: float, references: References) -> str:

@@ -14,15 +14,16 @@ from fusiond.model import events as say
 from fusiond.model.english import counted
 from fusiond.model.errors import Interrupted, StoreError
 from fusiond.model.nouns import Config, Rejection
-from fusiond.model.outcomes import Ask, MeasureFailed, Measurement, Outcome, Purpose, Trial
+from fusiond.model.outcomes import Ask, MeasureFailed, Outcome, Purpose, Trial
 from fusiond.model.program import Program, SizeError
+from fusiond.model.system import faults
 from fusiond.requests.planning import inspected, refused_seeds
 from fusiond.strategy.space import Space, check_seeds
-from fusiond.tuning import health, prior
-from fusiond.tuning.context import Context, Odd, UnfusedBaseline, outcome_of
+from fusiond.tuning import prior
+from fusiond.tuning.bench import Bench
+from fusiond.tuning.context import UnfusedBaseline, outcome_of
 from fusiond.tuning.measuring import References
 from fusiond.tuning.prior import Prior, Pruning
-from fusiond.tuning.recording import TrialRecorder
 from fusiond.tuning.search.study import Study
 
 log = logging.getLogger(__name__)
@@ -42,25 +43,38 @@ class Candidate:
     odd: Program | None
 
 
-def search(context: Context, references: References, odd: Odd | None, baseline: UnfusedBaseline) -> str:
+def search(bench: Bench, baseline: UnfusedBaseline) -> str:
     """Run the study of a job to its end; every trial is in the store when it is announced. Returns why it ended before
     its budget was spent; empty when it did not. When it is told to stop, what is being measured is written down
     first."""
-    return _Search(context, references, odd, baseline).run()
+    return _Search(bench, baseline).run()
 
 
 class _Search:
-    """One job's study on its way: what was asked and measured, and what ends it."""
+    """One job's study on its way: what was asked and measured, and what ends it.
 
-    def __init__(self, context: Context, references: References, odd: Odd | None, baseline: UnfusedBaseline) -> None:
-        self._context, self._references, self._odd, self._baseline = context, references, odd, baseline
+    The next candidates are emitted (a strategy may compile to know registers), built and bundled on the cores while one
+    is measured. One more is asked for after each trial that the study was told of, however far the measurements are by
+    then: so the study always chooses from what it would know if everything were done in turn.
+
+    Beside the measurements one thing is done at a time: a trial's commit, telling the study, asking it for more.
+    Nothing counts before it is on disk. What one trial left to do is done before that of the next one begins, so
+    whenever one is measured, no more than one other is not on disk yet."""
+
+    def __init__(self, bench: Bench, baseline: UnfusedBaseline) -> None:
+        self._bench, self._baseline = bench, baseline
         self._asks: list[Ask] = []  #: Not on disk yet: they go there with the next trial, in one commit
-        space = context.strategy.space(context.analysis, context.answers)
-        self._kept = prior.prior(context, space)
-        self._study = _study(context, self._asks, space, self._kept)
-        self._ahead = _Ahead(context, self._study, odd)
-        before = context.store.trials(context.row.id)
-        self._pruning = Pruning(context, self._kept, baseline.time_us, before)
+        space = bench.strategy.space(bench.analysis, bench.answers)
+        self._kept = prior.prior(bench, space)
+        self._study = _study(bench, self._asks, space, self._kept)
+        jobs = bench.measurer.jobs
+        self._depth = 4 * jobs + 4 if self._study.whole else min(2 * jobs + 2, MOST_AHEAD)
+        self._waiting: deque[Future[Candidate]] = deque()
+        self._under_way = 0  #: Asks of which the study was not told
+        self._recording: Future[None] | None = None
+        self._recorded_work: str | None = None  #: Of the trial that is written down
+        before = bench.store.trials(bench.row.id)
+        self._pruning = Pruning(bench, self._kept, baseline.time_us, before)
         ratios = [each.ratio or 0.0 for each in before]
         self._best = max(ratios, default=0.0)
         self._idle = len(ratios) - 1 - ratios.index(self._best) if self._best else 0  #: Trials in a row without a gain
@@ -68,21 +82,29 @@ class _Search:
 
     def run(self) -> str:
         """See `search`."""
-        context, study = self._context, self._study
-        context.phase("search", self._begins())
-        begun, busy = time.monotonic(), context.measurer.busy_secs
-        with TrialRecorder(context.measurer) as recorder:
-            self._measure(recorder, begun + context.search.timeout_secs)
+        bench, study = self._bench, self._study
+        bench.phase("search", self._begins())
+        begun, busy = time.monotonic(), bench.measurer.busy_secs
+        try:
+            self._measure(begun + bench.search.timeout_secs)
+        except BaseException:
+            try:
+                self._wait()
+            except Exception as lost:
+                fault = faults.of(lost)
+                log.error("the last trial could not be written down: %s", fault or lost, exc_info=fault is None)
+            raise
+        self._wait()
         early = ""
         if self._ended and study.done < study.budget:
             early = f"the search ended after {study.done} of {counted(study.budget, 'trial')}, {self._ended}"
-            context.phase("search", early)
-        wall, busy = time.monotonic() - begun, context.measurer.busy_secs - busy
+            bench.phase("search", early)
+        wall, busy = time.monotonic() - begun, bench.measurer.busy_secs - busy
         if wall > 0:
             tried = counted(study.done, "candidate")
-            context.phase("searched", f"{tried} in {wall:.1f} s; the device was busy for {busy / wall:.0%}")
+            bench.phase("searched", f"{tried} in {wall:.1f} s; the device was busy for {busy / wall:.0%}")
         if pruned := self._pruning.pruned:
-            context.phase("pruned", f"{counted(pruned, 'candidate')} not measured, for a bound that was counted")
+            bench.phase("pruned", f"{counted(pruned, 'candidate')} not measured, for a bound that was counted")
         return early
 
     def _begins(self) -> str:
@@ -92,209 +114,176 @@ class _Search:
             known += f"; {counted(sum(map(len, kept.donors)), 'trial')} of other devices, sizes or workloads"
         return ("the whole space" if study.whole else f"{study.budget} configs") + known
 
-    def _measure(self, recorder: TrialRecorder, deadline: float) -> None:
+    def _measure(self, deadline: float) -> None:
         """Try out what the study asks for until it has nothing more to ask, or something ends it."""
-        context = self._context
-        if context.finish():
+        bench = self._bench
+        if bench.finish():
             self._ended = "as asked"
         else:
-            self._ahead.begin()
-        while not self._ended and (candidate := self._ahead.next(recorder)) is not None:
-            given = context, recorder, candidate, self._references, self._odd, self._baseline
-            trial = _trial(*given, self._best or None, self._pruning)
+            self._ask()
+        while not self._ended and (candidate := self._next()) is not None:
+            trial = self._trial(candidate)
             broken = self._pruning.learn(trial)
             self._idle = 0 if (trial.ratio or 0.0) > self._best else self._idle + 1
             self._best = max(self._best, trial.ratio or 0.0)
-            work = context.work(candidate.program) if isinstance(candidate.program, Program) else None
-            recorder.hand_over(work, functools.partial(self._record, candidate, trial, self._best, broken))
+            self._wait()
+            program = candidate.program if isinstance(candidate.program, Program) else None
+            self._recorded_work = None if program is None else bench.work(program)
+            record = functools.partial(self._record, candidate.ask, program, trial, self._best, broken)
+            self._recording = bench.measurer.meanwhile(record)
             try:
-                context.pause_point()
+                bench.pause_point()
             except Interrupted:
-                recorder.wait()  # a trial that cannot be written down is worse than a stop
+                self._wait()  # a trial that cannot be written down is worse than a stop
                 raise
             self._ended = self._why_ended(deadline)
 
     def _why_ended(self, deadline: float) -> str:
         """What ends the search now; empty where it goes on."""
-        asked = self._context.search
-        if self._context.finish():
+        asked = self._bench.search
+        if self._bench.finish():
             return "as asked"
         if asked.patience is not None and self._best and self._idle >= asked.patience:
             return f"since {counted(self._idle, 'trial')} in a row brought no gain"
         return f"after {asked.timeout_secs:.0f} s, as the job asks" if time.monotonic() > deadline else ""
 
-    def _record(self, candidate: Candidate, trial: Trial, best: float, broken: Rejection | None) -> None:
+    # --- ahead of the measurements ---
+
+    def _ask(self) -> None:
+        while self._under_way < self._depth and (ask := self._study.next()) is not None:
+            self._waiting.append(self._bench.measurer.ahead(functools.partial(_made, self._bench, ask)))
+            self._under_way += 1
+
+    def _next(self) -> Candidate | None:
+        """The next one, once it is made; None when the study has nothing more to ask."""
+        if not self._waiting:
+            self._wait()
+        return self._waiting.popleft().result() if self._waiting else None
+
+    # --- beside them ---
+
+    def _wait(self) -> None:
+        """Until what is left to do for the last trial is done. Raises what that raised."""
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.result()
+
+    def _record(self, ask: Ask, program: Program | None, trial: Trial, best: float, broken: Rejection | None) -> None:
         """What is left to do for a candidate that was measured: write it down, say so, and ask for more."""
-        context, study = self._context, self._study
-        program = candidate.program if isinstance(candidate.program, Program) else None
-        with context.store.transaction():
-            context.store.add_asks(context.row.id, self._asks)
-            context.save_trial(trial, program, self._baseline.program)
+        bench, study = self._bench, self._study
+        with bench.store.transaction():
+            bench.store.add_asks(bench.row.id, self._asks)
+            bench.save_trial(trial, program, self._baseline.program)
             if broken is not None:
-                context.store.add_rejections(context.row.id, [broken])
+                bench.store.add_rejections(bench.row.id, [broken])
         self._asks.clear()
-        study.tell(candidate.ask, trial)
-        context.events.publish(
-            say.TrialFinished(job=context.row.id, trial=trial, done=study.done, budget=study.budget, best=best or None)
+        study.tell(ask, trial)
+        bench.events.publish(
+            say.TrialFinished(job=bench.row.id, trial=trial, done=study.done, budget=study.budget, best=best or None)
         )
         if broken is not None:
             loud = f"{broken.detail}; this job leaves nothing out for its bounds any more"
-            log.error("%s: %s", context.row.id, loud)
-            context.events.publish(say.PhaseStarted(job=context.row.id, phase="bounds", detail=loud))
-        self._ahead.told()
+            log.error("%s: %s", bench.row.id, loud)
+            bench.events.publish(say.PhaseStarted(job=bench.row.id, phase="bounds", detail=loud))
+        self._under_way -= 1
+        self._ask()
+
+    # --- one candidate ---
+
+    def _trial(self, candidate: Candidate) -> Trial:
+        """What becomes of one candidate."""
+        bench, ask, program = self._bench, candidate.ask, candidate.program
+        plain = Trial(sequence=ask.sequence, config=ask.config, origin=ask.origin, outcome=Outcome.MEASURED)
+        if isinstance(program, Rejection):
+            return dataclasses.replace(plain, outcome=Outcome.REFUSED, reason=f"{program.rule}: {program.detail}")
+        resolved = bench.strategy.resolved(bench.analysis, ask.config, bench.answers)
+        plain = dataclasses.replace(plain, program_key=program.key, resolved=dict(resolved))
+        return dataclasses.replace(plain, **self._measured(program, candidate))
+
+    def _measured(self, program: Program, candidate: Candidate) -> dict[str, Any]:
+        """The fields of its trial that are measured, or why they are not."""
+        bench, against, config = self._bench, self._baseline.program, candidate.ask.config
+        work, device, cache = bench.work(program), bench.device, bench.search.cache
+        if work == self._recorded_work:  # only then the store can be asked for it
+            self._wait()
+        known = bench.store.measured(work, bench.work(against), device.key, device.env_key, cache=cache)
+        if known is not None:  # an equal program was measured against the same baseline, perhaps for another config
+            return {name: getattr(known, name) for name in ("ratio", "time_us", "measurement", "worst_error")}
+        if why := self._pruning.why(config, program.key):
+            return {"outcome": Outcome.PRUNED, "reason": why}
+        built = bench.measurer.bundle(program)
+        if isinstance(built, MeasureFailed):
+            return outcome_of(built)
+        if (refusal := candidate.refusal) is not None:
+            return {"outcome": Outcome.REFUSED, "reason": f"{refusal.rule}: {refusal.detail}"}
+        worst = self._check(program, candidate)
+        if isinstance(worst, MeasureFailed):
+            return outcome_of(worst)
+        plan = bench.sampling(Purpose.SEARCH, self._best or None)
+        return {"worst_error": worst, **outcome_of(bench.sample(program, against, plan))}
+
+    def _check(self, program: Program, candidate: Candidate) -> float | MeasureFailed:
+        """The worst error over all seeds and sizes. A wrong result is attributed to the fused or to the unfused
+        kernels."""
+        bench = self._bench
+        worst = bench.check(program)
+        if not isinstance(worst, MeasureFailed) and candidate.odd is not None:
+            assert bench.right_at_odd is not None
+            other = bench.check(candidate.odd, bench.right_at_odd)
+            worst = other if isinstance(other, MeasureFailed) else max(worst, other)
+        if isinstance(worst, MeasureFailed) and worst.outcome is Outcome.WRONG_RESULT:
+            return self._attributed(candidate.ask.config, worst)
+        return worst
+
+    def _attributed(self, config: Config, wrong: MeasureFailed) -> MeasureFailed:
+        """Whether the unfused kernels are wrong at these block shapes too."""
+        bench = self._bench
+        unfused = bench.strategy.unfused(bench.analysis, config)
+        if unfused is None:
+            return wrong
+        places: list[tuple[Program, References]] = [(unfused, bench.references)]
+        if bench.right_at_odd is not None:
+            with contextlib.suppress(SizeError):
+                places.append((bench.at_odd_sizes(unfused), bench.right_at_odd))
+        for program, truth in places:
+            found = bench.measurer.check(program, truth)
+            if isinstance(found, MeasureFailed) and found.outcome is Outcome.WRONG_RESULT:
+                return dataclasses.replace(found, outcome=Outcome.WRONG_UNFUSED)
+        return wrong
 
 
-def _study(context: Context, asks: list[Ask], space: Space, kept: Prior) -> Study:
-    store, job = context.store, context.row.id
-    own = context.strategy.seeds(context.analysis, space, context.answers)
-    seeds, refused = check_seeds(space, (*own, *prior.seeds(context, kept)))
-    if context.row.space_hash is None:
-        store.add_rejections(job, (*context.analysis.rejections, *refused_seeds(refused)))
+def _study(bench: Bench, asks: list[Ask], space: Space, kept: Prior) -> Study:
+    store, job = bench.store, bench.row.id
+    own = bench.strategy.seeds(bench.analysis, space, bench.answers)
+    seeds, refused = check_seeds(space, (*own, *prior.seeds(bench, kept)))
+    if bench.row.space_hash is None:
+        store.add_rejections(job, (*bench.analysis.rejections, *refused_seeds(refused)))
         store.set_space(job, space.hash)
-    elif context.row.space_hash != space.hash:
+    elif bench.row.space_hash != space.hash:
         raise StoreError("the space of this job is not what it was when the job began; submit the job again")
     return Study(
         space,
         seeds,
-        budget=context.search.trials,
-        seed=context.search.seed,
+        budget=bench.search.trials,
+        seed=bench.search.seed,
         remember=asks.append,
         prior=kept.configs,
         donors=kept.trends,
         columns=kept.columns,
-        sampler=context.search.sampler,
+        sampler=bench.search.sampler,
         asks=store.asks(job),
         trials=store.trials(job),
     )
 
 
-class _Ahead:
-    """What the study asks for, some steps ahead: the next ones are emitted (a strategy may compile to know registers),
-    built and bundled on the cores while this one is measured.
-
-    It asks for one more after each trial that the study was told of, however far the measurements are by then: so the
-    study always chooses from what it would know if everything were done in turn."""
-
-    def __init__(self, context: Context, study: Study, odd: Odd | None) -> None:
-        self._context, self._study, self._odd = context, study, odd
-        jobs = context.measurer.jobs
-        self._depth = 4 * jobs + 4 if study.whole else min(2 * jobs + 2, MOST_AHEAD)
-        self._waiting: deque[Future[Candidate]] = deque()
-        self._under_way = 0
-
-    def begin(self) -> None:
-        """Ask for the first ones."""
-        while self._under_way < self._depth and (ask := self._study.next()) is not None:
-            self._waiting.append(self._context.measurer.ahead(functools.partial(_made, self._context, ask, self._odd)))
-            self._under_way += 1
-
-    def told(self) -> None:
-        """The study was told of one of them: ask for another."""
-        self._under_way -= 1
-        self.begin()
-
-    def next(self, recorder: TrialRecorder) -> Candidate | None:
-        """The next one, once it is made; None when the study has nothing more to ask."""
-        if not self._waiting:
-            recorder.wait()
-        return self._waiting.popleft().result() if self._waiting else None
-
-
-def _made(context: Context, ask: Ask, odd: Odd | None) -> Candidate:
+def _made(bench: Bench, ask: Ask) -> Candidate:
     """In a thread of its own, several at a time."""
-    program = context.candidate(ask.config)
+    program = bench.candidate(ask.config)
     other = refusal = None
-    if isinstance(program, Program) and not isinstance(context.measurer.bundle_now(program), MeasureFailed):
-        refusal = inspected(context.strategy, context.provider, program, context.device.arch)
-        if refusal is None and odd is not None and isinstance(odd.references, References):
+    if isinstance(program, Program) and not isinstance(bench.measurer.bundle_now(program), MeasureFailed):
+        refusal = inspected(bench.strategy, bench.provider, program, bench.device.arch)
+        if refusal is None and bench.right_at_odd is not None:
             with contextlib.suppress(SizeError):  # then the last check says that it was not compared there
-                other = program.at(odd.sizes)
-                context.measurer.bundle_now(other)
+                other = bench.at_odd_sizes(program)
+                bench.measurer.bundle_now(other)
     return Candidate(ask=ask, program=program, refusal=refusal, odd=other)
-
-
-def _trial(
-    context: Context,
-    recorder: TrialRecorder,
-    candidate: Candidate,
-    references: References,
-    odd: Odd | None,
-    baseline: UnfusedBaseline,
-    incumbent: float | None,
-    pruning: Pruning,
-) -> Trial:
-    """What becomes of one candidate."""
-    ask, program = candidate.ask, candidate.program
-    plain = Trial(sequence=ask.sequence, config=ask.config, origin=ask.origin, outcome=Outcome.MEASURED)
-    if isinstance(program, Rejection):
-        return dataclasses.replace(plain, outcome=Outcome.REFUSED, reason=f"{program.rule}: {program.detail}")
-    plain = dataclasses.replace(
-        plain,
-        program_key=program.key,
-        resolved=dict(context.strategy.resolved(context.analysis, ask.config, context.answers)),
-    )
-    recorder.wait_for(context.work(program))
-    known = context.store.measured(
-        context.work(program),
-        context.work(baseline.program),
-        context.device.key,
-        context.device.env_key,
-        cache=context.search.cache,
-    )
-    if known is not None:  # an equal program was measured against the same baseline, perhaps for another config
-        return dataclasses.replace(
-            plain,
-            ratio=known.ratio,
-            time_us=known.time_us,
-            measurement=known.measurement,
-            worst_error=known.worst_error,
-        )
-    if why := pruning.why(ask.config, program.key):
-        return dataclasses.replace(plain, outcome=Outcome.PRUNED, reason=why)
-    built = context.measurer.bundle(program)
-    if isinstance(built, MeasureFailed):
-        return dataclasses.replace(plain, outcome=built.outcome, reason=built.reason)
-    if candidate.refusal is not None:
-        reason = f"{candidate.refusal.rule}: {candidate.refusal.detail}"
-        return dataclasses.replace(plain, outcome=Outcome.REFUSED, reason=reason)
-    worst = _check(context, program, candidate, references, odd)
-    if isinstance(worst, MeasureFailed):
-        health.after(context, worst, references)
-        return dataclasses.replace(plain, outcome=worst.outcome, reason=worst.reason)
-    plan = context.sampling(Purpose.SEARCH, incumbent)
-    result: Measurement | MeasureFailed = context.measurer.sample(program, baseline.program, plan, references)
-    health.after(context, result, references)
-    fields: dict[str, Any] = outcome_of(result)
-    return dataclasses.replace(plain, worst_error=worst, **fields)
-
-
-def _check(
-    context: Context, program: Program, candidate: Candidate, references: References, odd: Odd | None
-) -> float | MeasureFailed:
-    """The worst error over all seeds and sizes. A wrong result is attributed to the fused or to the unfused kernels."""
-    worst = context.measurer.check(program, references)
-    at_odd = odd.references if odd is not None else None
-    if not isinstance(worst, MeasureFailed) and isinstance(at_odd, References) and isinstance(candidate.odd, Program):
-        other = context.measurer.check(candidate.odd, at_odd)
-        worst = other if isinstance(other, MeasureFailed) else max(worst, other)
-    if isinstance(worst, MeasureFailed) and worst.outcome is Outcome.WRONG_RESULT:
-        return _attributed(context, candidate.ask.config, worst, references, odd)
-    return worst
-
-
-def _attributed(
-    context: Context, config: Config, wrong: MeasureFailed, references: References, odd: Odd | None
-) -> MeasureFailed:
-    """Whether the unfused kernels are wrong at these block shapes too."""
-    unfused = context.strategy.unfused(context.analysis, config)
-    if unfused is None:
-        return wrong
-    places = [(unfused, references)]
-    if odd is not None and isinstance(odd.references, References):
-        with contextlib.suppress(SizeError):
-            places.append((unfused.at(odd.sizes), odd.references))
-    for program, truth in places:
-        found = context.measurer.check(program, truth)
-        if isinstance(found, MeasureFailed) and found.outcome is Outcome.WRONG_RESULT:
-            return dataclasses.replace(found, outcome=Outcome.WRONG_UNFUSED)
-    return wrong

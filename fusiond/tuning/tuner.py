@@ -11,18 +11,17 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import DeviceHold, device_lock
 from fusiond.devices.supervisor import Runner, Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.model import events as say
-from fusiond.model.errors import DeviceSick, FusiondError, Interrupted, MachineFault, RequestError, StoreError
+from fusiond.model.errors import DeviceSick, FusiondError, Interrupted, RequestError, StoreError
 from fusiond.model.events import Events
-from fusiond.model.nouns import DeviceInfo, Job
+from fusiond.model.nouns import Analysis, DeviceInfo, Job
 from fusiond.model.outcomes import JobState, MeasureFailed, Purpose, Record
-from fusiond.model.program import Fill, SizeError
+from fusiond.model.program import Fill
 from fusiond.model.system import faults
 from fusiond.requests.planning import Prepared, choose_device, prepare, refuse_hopeless, sound, target_of
 from fusiond.requests.planning import answers as known_answers
@@ -30,10 +29,11 @@ from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.process_identity import this_process
-from fusiond.tuning import answers, finals, health, profiles
+from fusiond.tuning import answers, finals, profiles
 from fusiond.tuning.baselines import between, fastest_unfused
+from fusiond.tuning.bench import ready
 from fusiond.tuning.contention import Contention, Policy
-from fusiond.tuning.context import Context, Odd
+from fusiond.tuning.context import Context
 from fusiond.tuning.measuring import Measurer
 from fusiond.tuning.search_phase import search
 from fusiond.tuning.verifying import verify
@@ -118,7 +118,8 @@ class Tuner:
                 self._run(job_id, stop, device, finish, prepared)
             except _Outdated as reason:
                 state, problem = JobState.FAILED, f"{reason}; it is in the queue again, from the start"
-                self._begin_anew(job_id, problem)
+                again = prepare(self._registry, self._store.load_job(job_id))
+                self._store.begin_anew(job_id, problem, again.job, again.workload)  # both or neither
         except Interrupted as interruption:
             if not self._store.cancel_requested(job_id):
                 self._store.requeue(job_id)
@@ -132,24 +133,15 @@ class Tuner:
         except Exception as failure:
             fault = faults.of(failure)
             if fault is not None:
-                return self._wait(job_id, fault)
+                secs = FIRST_WAIT_SECS * 2 ** min(self._known_row(job_id).retries, 10)
+                state = self._store.wait(job_id, str(fault), secs=secs)
+                self._ended(job_id, state, str(fault))
+                return state
             if not isinstance(failure, FusiondError):
                 raise
             state, problem = JobState.FAILED, str(failure)
         self._store.finish(job_id, state, problem)  # does nothing to a job that has ended
         self._ended(job_id, state, problem)
-        return state
-
-    def _begin_anew(self, job_id: str, problem: str) -> None:
-        """End a job and ask the same question again: both or neither, for no job may be lost in between."""
-        prepared = prepare(self._registry, self._store.load_job(job_id))
-        self._store.begin_anew(job_id, problem, prepared.job, prepared.workload)
-
-    def _wait(self, job_id: str, fault: MachineFault) -> JobState:
-        """Put a job aside until the machine may have what it lacks, for longer each time that it gets nowhere."""
-        row = self._known_row(job_id)
-        state = self._store.wait(job_id, str(fault), secs=FIRST_WAIT_SECS * 2 ** min(row.retries, 10))
-        self._ended(job_id, state, str(fault))
         return state
 
     def _ended(self, job_id: str, state: JobState, problem: str | None) -> None:
@@ -215,17 +207,20 @@ class Tuner:
             )
             try:
                 with self._timed(row.id, measurer):
-                    context = self._context(row, prepared, provider, info, measurer, asked_to_stop, asked_to_finish)
-                    if row.kind == "verify":
-                        self._announce(context)
-                        context.answers.update(
-                            known_answers(
-                                self._store, self._registry, context.strategy, context.analysis, context.device.key
-                            )
-                        )
-                        verify(context, self._odd)
-                    else:
-                        self._tune(context)
+                    context = Context(
+                        store=self._store,
+                        events=self._events,
+                        row=row,
+                        prepared=prepared,
+                        provider=provider,
+                        device=info,
+                        measurer=measurer,
+                        stop=asked_to_stop,
+                        finish=asked_to_finish,
+                        analysis=self._analysis(prepared, provider, info),
+                        calibrated=self._store.calibration(info.key, info.env.get("driver", "")),
+                    )
+                    (self._verify if row.kind == "verify" else self._tune)(context)
             finally:
                 measurer.close()
                 runner.close()
@@ -277,48 +272,28 @@ class Tuner:
                 return provider, info
         raise _Outdated(f"the device it began on is not here any more ({chosen[1].name} is another one)")
 
-    def _context(
-        self,
-        row: JobRow,
-        prepared: Prepared,
-        provider: DeviceProvider,
-        device: DeviceInfo,
-        measurer: Measurer,
-        stop: Callable[[], bool],
-        finish: Callable[[], bool],
-        given: Mapping[str, Fill] = MappingProxyType({}),
-    ) -> Context:
-        analysis = prepared.strategy.analyse(prepared.workload, target_of(provider, device, self._registry))
-        return Context(
-            store=self._store,
-            events=self._events,
-            row=row,
-            prepared=prepared,
-            provider=provider,
-            device=device,
-            measurer=measurer,
-            stop=stop,
-            finish=finish,
-            analysis=analysis,
-            given=given,
-            calibrated=self._store.calibration(device.key, device.env.get("driver", "")),
-        )
+    def _analysis(self, prepared: Prepared, provider: DeviceProvider, device: DeviceInfo) -> Analysis:
+        return prepared.strategy.analyse(prepared.workload, target_of(provider, device, self._registry))
+
+    def _verify(self, context: Context) -> None:
+        self._announce(context)
+        known = known_answers(self._store, self._registry, context.strategy, context.analysis, context.device.key)
+        context.answers.update(known)
+        verify(context)
 
     def _tune(self, context: Context) -> None:
         self._announce(context)
         self._parts(context)
         self._probes(context)
-        context.phase("reference", "the outputs of the unfused program")
-        references = health.references(context, "reference")
-        odd = self._odd(context)
-        baseline, *contenders = fastest_unfused(context, references)
+        bench = ready(context)
+        baseline, *contenders = fastest_unfused(bench)
         self._events.publish(
             say.PhaseStarted(job=context.row.id, phase="search", then_secs=finals.expected_secs(context))
         )
-        ended = search(context, references, odd, baseline)
-        entered = finals.field(context, references, baseline, contenders)
-        finals.measure(context, references, entered)
-        answers.publish(context, *answers.conclude(context, entered, references, odd, ended))
+        ended = search(bench, baseline)
+        entered = finals.field(bench, baseline, contenders)
+        finals.measure(bench, entered)
+        answers.publish(context, *answers.conclude(bench, entered, ended))
         profiles.keep(context)
 
     def _announce(self, context: Context) -> None:
@@ -332,20 +307,6 @@ class Tuner:
                 parent=context.row.parent,
             )
         )
-
-    def _odd(self, context: Context) -> Odd | None:
-        """The awkward sizes to which the programs can be moved; none where a text depends on all of them."""
-        wanted = context.strategy.odd_sizes(context.prepared.workload)
-        reference = context.reference
-        sizes = {name: value for name, value in (wanted or {}).items() if name not in reference.fixed}
-        if not sizes:
-            return None
-        try:
-            moved = reference.at(sizes)
-        except SizeError as problem:
-            log.warning("%s is not checked at odd sizes: %s", context.prepared.workload.name, problem)
-            return None
-        return Odd(sizes=sizes, references=context.measurer.references(moved, "odd", context.analysis.scrutiny))
 
     def _parts(self, context: Context) -> None:
         """The records of the smaller workloads that this one builds on; those that are missing are tuned first,
@@ -367,15 +328,13 @@ class Tuner:
                 try:
                     with self._timed(row.id, context.measurer):
                         self._tune(
-                            self._context(
-                                row,
-                                part,
-                                context.provider,
-                                context.device,
-                                context.measurer,
-                                context.stop,
-                                context.finish,
-                                {own: given[each] for own, each in job.within.items() if each in given} or given,
+                            dataclasses.replace(
+                                context,
+                                row=row,
+                                prepared=part,
+                                analysis=self._analysis(part, context.provider, context.device),
+                                given={own: given[each] for own, each in job.within.items() if each in given} or given,
+                                answers={},
                             )
                         )
                 except RequestError as refused:  # it can be planned, and not run: the workload does without its record

@@ -8,7 +8,6 @@ of this box.
 
 import dataclasses
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from fusiond.model.errors import FusiondError, NothingKnown
@@ -19,10 +18,10 @@ from fusiond.store.exchange import signing
 from fusiond.store.exchange.entry import Refused
 from fusiond.store.exchange.find import exchange_of
 from fusiond.store.exchange.records import program_of, record_of, with_programs
-from fusiond.tuning import answers, finals, health, prior
-from fusiond.tuning.context import Context, Odd, UnfusedBaseline
+from fusiond.tuning import answers, finals, prior
+from fusiond.tuning.bench import Bench, ready
+from fusiond.tuning.context import Context, UnfusedBaseline
 from fusiond.tuning.finals import Entrant
-from fusiond.tuning.measuring import References
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +36,12 @@ class _Carried:
     unfused: Program
 
 
-def verify(context: Context, odd: Callable[[Context], Odd | None]) -> None:
+def verify(context: Context) -> None:
     """Measure, decide, and write the answer down. NothingKnown where there is nothing to measure again."""
     workload, cache = context.prepared.workload, context.search.cache
     record = next(iter(context.store.incumbents(workload.key, context.device.key, cache)), None)
     if record is None:
-        _verify_carried(context, odd)
+        _verify_carried(context)
         return
     if record.program_key is None or record.baseline_program_key is None:
         raise NothingKnown(f"nothing is recorded for {workload.name} on {context.device.name}")
@@ -56,21 +55,13 @@ def verify(context: Context, odd: Callable[[Context], Odd | None]) -> None:
         time_us=record.baseline_us,
         ratio=1.0,
     )
-    context.phase("reference", "the outputs of the unfused program")
-    _conclude(context, odd(context), health.references(context, "reference"), record, baseline, {})
+    _conclude(ready(context), record, baseline, {})
 
 
-def _conclude(
-    context: Context,
-    odd: Odd | None,
-    references: References,
-    record: Record,
-    baseline: UnfusedBaseline,
-    finalists: dict[str, Entrant],
-) -> None:
-    entered = finals.field(context, references, baseline, finalists=finalists)
-    finals.measure(context, references, entered)
-    found, why = answers.conclude(context, entered, references, odd, record.ended)
+def _conclude(context: Bench, record: Record, baseline: UnfusedBaseline, finalists: dict[str, Entrant]) -> None:
+    entered = finals.field(context, baseline, finalists=finalists)
+    finals.measure(context, entered)
+    found, why = answers.conclude(context, entered, record.ended)
     if found is None:  # what is recorded stands: no evidence is not a reason to forget it
         raise FusiondError(
             f"{context.prepared.workload.name} has no new answer: {why or finals.lost(context)}; the record of "
@@ -80,19 +71,18 @@ def _conclude(
     answers.publish(context, dataclasses.replace(found, trials=record.trials, figures=prior.of(record)), why)
 
 
-def _verify_carried(context: Context, odd: Callable[[Context], Odd | None]) -> None:
+def _verify_carried(context: Context) -> None:
     """The same for what was imported; what is wrong here is served no more."""
     workload = context.prepared.workload
     carried = _carried(context)
     if carried is None:
         raise NothingKnown(f"nothing is recorded for {workload.name} on {context.device.name}")
     record = carried.record
-    context.phase("reference", "the outputs of the unfused program")
-    references = health.references(context, "reference")
+    bench = ready(context)
     for program in (carried.fused, carried.unfused):
         context.store.save_program(program)
-    unfused = finals.checked(context, references, carried.unfused.key, record.baseline_config, record.baseline)
-    fused = finals.checked(context, references, carried.fused.key, record.config, "")
+    unfused = finals.checked(bench, carried.unfused.key, record.baseline_config, record.baseline)
+    fused = finals.checked(bench, carried.fused.key, record.config, "")
     for each in (unfused, fused):
         if isinstance(each, MeasureFailed) and each.outcome not in finals.TRANSIENT:
             _exchange_refutes(context, carried.key, f"{each.outcome.value}: {each.reason}")
@@ -102,7 +92,7 @@ def _verify_carried(context: Context, odd: Callable[[Context], Odd | None]) -> N
     baseline = UnfusedBaseline(
         name=record.baseline, program=unfused.program, config=unfused.config, time_us=record.baseline_us, ratio=1.0
     )
-    _conclude(context, odd(context), references, record, baseline, {fused.key: fused})
+    _conclude(bench, record, baseline, {fused.key: fused})
 
 
 def _carried(context: Context) -> _Carried | None:

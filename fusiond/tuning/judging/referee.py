@@ -9,6 +9,8 @@ for each seed, from poisoned outputs, between guard zones, in timed runs too, an
     bounds     reads beyond a buffer: every access of the PTX is looked at (`fusiond.devices.counting`)
 """
 
+from __future__ import annotations
+
 import re
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Program, SourceKind
 from fusiond.model.system import children, faults
 from fusiond.tuning.judging.written_variables import written_variables
+from fusiond.tuning.measuring import References
 
 RACE_BLOCKS = 8  #: Of a launch, in which races are looked for: those with ThreadSanitizer are some 50 times slower
 _FROM_DEVICE = re.compile(r"\b(?:__)?cuda(?:CDP2)?(?:LaunchDevice|GetParameterBuffer|GraphLaunch)\w*")
@@ -45,6 +48,12 @@ class InspectedPlace:
     bundle: Path
     seed: int
     outputs: Path  #: An .npz of the reference's outputs on that seed
+
+    @classmethod
+    def of(cls, program: Program, bundle: Path, right: References) -> InspectedPlace:
+        """With the first of the outputs that are right there."""
+        seed, outputs = right.of[0]
+        return cls(program=program, bundle=bundle, seed=seed, outputs=Path(outputs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,14 +19,11 @@ from __future__ import annotations
 import ast
 import ctypes
 import functools
-import hashlib
-import importlib.util
 import json
 import math
 import operator
 import os
 import re
-import shlex
 import shutil
 import struct
 import subprocess
@@ -475,10 +472,7 @@ def _host_array(address: int, elements: int, dtype: str) -> Any:
 # --- building -------------------------------------------------------------------------------------------
 
 _TABLE_HEAD = b"fusiond entry table 1:"
-_TABLE_LINE = re.compile(r"^\.global \.align 8 \.u64 fusiond_(\w+_\d+) = (?:generic\()?([\w$]+)\)?;\n", re.MULTILINE)
 _ENTRY_HEAD = re.compile(r"^((?:\.\w+\s+)*\.entry\s+[\w$]+\s*\([^)]*\))([^{;]*)\{", re.MULTILINE)
-_KERNEL_OF = """
-template <class... A> __host__ __device__ constexpr auto fusiond_kernel_of(void (*kernel)(A...)) { return kernel; }"""
 _HOST_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off")
 
 
@@ -500,54 +494,6 @@ def _shipped(path: Path) -> _Image:
     start += len(_TABLE_HEAD)
     rows, symbols = json.loads(data[start : data.index(b"\0", start)])
     return _Image(data, {name: row[0] for name, row in rows.items()}, symbols)
-
-
-def _compiled(source: Mapping[str, Any], arch: str, folder: Path, cache: Path) -> _Image:
-    """A source built here with nvcc, under its flags and its register cap. Lines appended to it make the compiler say
-    what it calls each kernel; they are gone again before the kernels are assembled."""
-    text = source["text"].rstrip("\n") + "\n" + _KERNEL_OF
-    for kind in ("entry", "symbol"):
-        for index, name in enumerate(source["entries" if kind == "entry" else "symbols"]):
-            address = f"fusiond_kernel_of(&{name})" if kind == "entry" else f"&{name}"
-            text += f"\n__device__ const void* const fusiond_{kind}_{index} = (const void*)({address});"
-    if re.search(r"\b(setmaxnreg|wgmma|tcgen05)\b", text) and re.fullmatch(r"sm_\d+", arch):
-        arch += "a"  # instructions that only this architecture has
-    nvcc = _nvcc()
-    recipe = json.dumps([1, text, arch, source["flags"], source["defines"], source["include_dirs"],
-                         source["register_cap"], nvcc and os.stat(nvcc).st_mtime])  # fmt: skip
-    stem = f"{source['name']}.{arch}.{hashlib.blake2b(recipe.encode(), digest_size=8).hexdigest()}"
-    kept, names = cache / f"{stem}.cubin", cache / f"{stem}.json"
-    if not (kept.is_file() and names.is_file()):
-        if nvcc is None:
-            raise LaunchError(
-                f"there is no {source['name']}.{arch}.cubin in {folder}, and no nvcc to build it; put the CUDA "
-                "toolkit's bin folder on PATH, or export again with `--arch " + arch + "`"
-            )
-        _build(source, text, arch, nvcc, kept, names)
-    found = json.loads(names.read_text())
-    return _Image(kept.read_bytes(), found["entries"], found["symbols"])
-
-
-def _build(source: Mapping[str, Any], text: str, arch: str, nvcc: str, kept: Path, names: Path) -> None:
-    words = [word for flag in source["flags"] for word in shlex.split(flag)]
-    options = [f"-arch={arch}", *words]
-    front = [f"-I{each}" for each in source["include_dirs"]]
-    front += [f"-D{name}={value}" if value != "" else f"-D{name}" for name, value in source["defines"]]
-    with tempfile.TemporaryDirectory(prefix="fusiond-export-") as work:
-        (Path(work) / "source.cu").write_text(text, encoding="utf-8")
-        _run([nvcc, "-ptx", *options, *front, "-o", "out.ptx", "source.cu"], work, source["name"])
-        ptx = (Path(work) / "out.ptx").read_text()
-        found = dict(_TABLE_LINE.findall(ptx))
-        table = {
-            kind: {name: found[f"{one}_{index}"] for index, name in enumerate(source[kind])}
-            for kind, one in (("entries", "entry"), ("symbols", "symbol"))
-        }
-        (Path(work) / "in.ptx").write_text(_capped(_TABLE_LINE.sub("", ptx), _cap(source)))
-        _run([nvcc, "-cubin", *options, "-o", "out.cubin", "in.ptx"], work, source["name"])
-        for data, path in (((Path(work) / "out.cubin").read_bytes(), kept), (json.dumps(table).encode(), names)):
-            unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-            unfinished.write_bytes(data)
-            os.replace(unfinished, path)
 
 
 def _cap(source: Mapping[str, Any]) -> int | None:
@@ -579,18 +525,6 @@ def _run(command: Sequence[str], work: str, name: str) -> None:
         raise LaunchError(f"{name} does not build: {lines[0]}")
 
 
-def _nvcc() -> str | None:
-    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
-    candidates = [os.environ.get("FUSIOND_NVCC"), shutil.which("nvcc"), *(f"{home}/bin/nvcc" for home in homes if home)]
-    wheels = importlib.util.find_spec("nvidia")  # NVIDIA's wheels hold one too
-    places = wheels.submodule_search_locations if wheels and wheels.submodule_search_locations else ()
-    installed = [str(each) for place in places for each in sorted(Path(place).glob("cu[1-9]*/bin/nvcc"), reverse=True)]
-    for each in (*candidates, "/usr/local/cuda/bin/nvcc", *installed):
-        if each and os.access(each, os.X_OK):
-            return each
-    return None
-
-
 def _host_library(source: Mapping[str, Any], folder: Path, cache: Path) -> ctypes.CDLL:
     """A host source: the library beside the plan where it loads, else one that is built here."""
     for path in (folder / f"{source['name']}.so", cache / f"{source['name']}.so"):
@@ -602,6 +536,7 @@ def _host_library(source: Mapping[str, Any], folder: Path, cache: Path) -> ctype
     compiler = shutil.which(os.environ.get("CXX") or "c++") or shutil.which("g++")
     if compiler is None:
         raise LaunchError(f"no C++ compiler for {source['name']}.cpp; install g++, or name one in CXX")
+    cache.mkdir(parents=True, exist_ok=True)
     path = cache / f"{source['name']}.so"
     defines = [f"-D{name}={value}" for name, value in source["defines"]]
     includes = [f"-I{each}" for each in source["include_dirs"]]
@@ -640,7 +575,7 @@ class _Context:
     """What is kept for one CUDA context: kernels, streams, events, and memory for each set of sizes. It is current
     where it is made and used."""
 
-    def __init__(self, driver: _Driver, document: Mapping[str, Any], folder: Path, cache: Path) -> None:
+    def __init__(self, driver: _Driver, document: Mapping[str, Any], folder: Path) -> None:
         self.driver = driver
         self.device = driver.handle("cuCtxGetDevice", kind=c_int)
         self.sized: dict[tuple[tuple[str, int], ...], _Sized] = {}
@@ -653,7 +588,7 @@ class _Context:
         arch = driver.arch(self.device)
         for source in document["sources"]:
             if source["kind"] == "device":
-                image = _image(document, source, arch, folder, cache)
+                image = _image(document, source, arch, folder)
                 module = driver.handle("cuModuleLoadData", image.data, where=f"loading {source['name']}")
                 self._modules[source["name"]] = (module, image)
         self.symbols = {each["name"]: self._symbol(each) for each in document["buffers"] if each["symbol"] is not None}
@@ -730,8 +665,8 @@ class _Context:
             self.driver("cuModuleUnload", module)
 
 
-def _image(document: Mapping[str, Any], source: Mapping[str, Any], arch: str, folder: Path, cache: Path) -> _Image:
-    """The cubin of a source that lies in the folder; else PTX, which the driver assembles, or what nvcc makes here."""
+def _image(document: Mapping[str, Any], source: Mapping[str, Any], arch: str, folder: Path) -> _Image:
+    """The cubin of a source that lies in the folder; else PTX, which the driver assembles."""
     for exact in dict.fromkeys((document.get("arch") or arch, arch)):
         path = folder / f"{source['name']}.{exact}.cubin"
         if re.fullmatch(rf"{arch}[af]?", exact) and path.is_file():
@@ -740,7 +675,7 @@ def _image(document: Mapping[str, Any], source: Mapping[str, Any], arch: str, fo
         text = _capped(source["text"], _cap(source))
         entries, symbols = ({each: each for each in source[kind]} for kind in ("entries", "symbols"))
         return _Image(text.encode() + b"\0", entries, symbols)
-    return _compiled(source, arch, folder, cache)
+    raise LaunchError(f"there is no {source['name']}.{arch}.cubin in {folder}; export again with `--arch {arch}`")
 
 
 # --- launching ------------------------------------------------------------------------------------------
@@ -757,8 +692,8 @@ class Launcher:
         driver: Any = None,
         cache: str | os.PathLike[str] | None = None,
     ) -> None:
-        """`folder` holds plan.json (the folder of this file). `driver` stands in for libcuda. `cache` keeps what has to
-        be compiled (FUSIOND_EXPORT_CACHE, else ~/.cache/fusiond-export)."""
+        """`folder` holds plan.json (the folder of this file). `driver` stands in for libcuda. `cache` keeps host
+        functions that have to be compiled (FUSIOND_EXPORT_CACHE, else ~/.cache/fusiond-export)."""
         self.folder = Path(folder or Path(__file__).parent)
         try:
             self._document = json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
@@ -833,8 +768,7 @@ class Launcher:
     def _context(self) -> _Context:
         current = self._driver.context()
         if current not in self._contexts:
-            self._cache.mkdir(parents=True, exist_ok=True)
-            self._contexts[current] = _Context(self._driver, self._document, self.folder, self._cache)
+            self._contexts[current] = _Context(self._driver, self._document, self.folder)
         return self._contexts[current]
 
     def _sized(self, context: _Context, sizes: Mapping[str, int]) -> _Sized:

@@ -132,8 +132,8 @@ def _python(program: Program) -> list[str]:
     lines += _wrapped(
         "Arguments are arrays with __cuda_array_interface__ or DLPack (PyCUDA, CuPy, PyTorch, Numba, JAX for inputs "
         "only), and NumPy arrays where they lie in host memory. `stream` takes a stream of these libraries, or a "
-        "handle. It runs in the CUDA context that is current and never makes one. For a GPU without a cubin "
-        "here it calls nvcc."
+        "handle. It runs in the CUDA context that is current and never makes one. For another GPU export "
+        "again, with `--arch`."
     )
     if any(each.memory is not Memory.DEVICE and layout.is_argument(each) for each in program.buffers):
         lines += ["", *_wrapped(

@@ -21,7 +21,7 @@ from fusiond.model.outcomes import JobState, MeasureFailed, Outcome
 from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.service.client import in_process
-from fusiond.service.daemon.repeated_errors import Complaints
+from fusiond.service.daemon.logs import Complaints
 from fusiond.service.daemon.worker import DeviceWorker
 from fusiond.service.progress import of_event, of_row
 from fusiond.service.wire import job_entry

@@ -110,6 +110,38 @@ class Limit(logging.Filter):
         return count < self._most
 
 
+COMPLAINT_SECS = 60.0
+MOST_TEXTS = 32
+"""Texts that are told apart; where a text is never the same twice, it is not logged more often than so in a minute."""
+
+
+class Complaints:
+    """Logs a recurring error of one thread once, then once a minute while it lasts; other errors are logged as well."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._said: dict[str, tuple[float, int]] = {}  #: Text -> when it was said last, and how often it was not since
+
+    def add(self, text: str, problem: BaseException | None = None) -> None:
+        """Something went wrong; `problem` is logged with its traceback, for it is a bug."""
+        now = self._clock()
+        if text not in self._said and len(self._said) >= MOST_TEXTS:
+            self._forget(now)
+        key = text if text in self._said or len(self._said) < MOST_TEXTS else "others"
+        said_at, unsaid = self._said.get(key, (None, 0))
+        if said_at is not None and now - said_at < COMPLAINT_SECS:
+            self._said[key] = said_at, unsaid + 1
+            return
+        more = f" ({unsaid} times since this was said last)" if unsaid else ""
+        self._log.error("%s%s", text, more, exc_info=problem)
+        self._said[key] = now, 0
+
+    def _forget(self, now: float) -> None:
+        """What was said more than a minute ago."""
+        self._said = {key: (at, unsaid) for key, (at, unsaid) in self._said.items() if now - at < COMPLAINT_SECS}
+
+
 def to_stderr(level: str, form: str = "text") -> None:
     """Log everything from `level` (a name of logging's) on, as `text` or `json`."""
     handler = logging.StreamHandler(sys.stderr)

@@ -4,6 +4,7 @@ Counters and histograms count from the daemon's start; what the store and the wo
 asked for, and costs some milliseconds whatever the size of the store.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ class State:
     """`upstream`, `rests` (it failed a moment ago), `behind` (answers of this box that it was not told yet)."""
 
 
-class Metrics:
+class Metrics(Collector):
     """`subscribe` it to the events; `text` is what is served. `look` gives the State, and may raise FusiondErrors."""
 
     def __init__(self, look: Callable[[], State]) -> None:
@@ -63,7 +64,7 @@ class Metrics:
         )
         self._shares: dict[str, float] = {}
         self._device_of: dict[str, str] = {}
-        self._registry.register(_Now(self))
+        self._registry.register(self)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"fusiond_{name}_total", text, labels, registry=self._registry)
@@ -107,20 +108,22 @@ class Metrics:
         """All of it, in Prometheus' text format. FusiondErrors of the store."""
         return generate_latest(self._registry)
 
-    def now(self) -> Iterator[Metric]:
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: it must not be looked at when it is registered."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
         """What is looked at when it is asked for."""
-        about = InfoMetricFamily("fusiond_build", "The daemon.")
-        about.add_metric([], {"version": __version__})
-        yield about
+        yield InfoMetricFamily("fusiond_build", "The daemon.", {"version": __version__})
         yield GaugeMetricFamily(
             "fusiond_uptime_seconds", "Since the daemon's start.", value=time.monotonic() - self._started
         )
-        try:
+        state = None
+        with contextlib.suppress(FusiondError):  # what else there is goes on being served
             state = self._look()
-        except FusiondError:  # what else there is goes on being served
-            yield GaugeMetricFamily("fusiond_store_up", "Whether the store can be read.", value=0)
+        yield GaugeMetricFamily("fusiond_store_up", "Whether the store can be read.", value=int(state is not None))
+        if state is None:
             return
-        yield GaugeMetricFamily("fusiond_store_up", "Whether the store can be read.", value=1)
         yield GaugeMetricFamily("fusiond_store_bytes", "The store's file and its log.", value=state.store_bytes)
         yield _gauge("jobs", "Jobs in the store, by state.", "state", state.jobs)
         yield _gauge("judging", "Candidates to be judged now, by state.", "state", state.judging)
@@ -157,15 +160,3 @@ def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Met
     for each, value in values.items():
         found.add_metric([each], float(value))
     return found
-
-
-class _Now(Collector):
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._metrics.now()
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing: it must not be looked at when it is registered."""
-        return iter(())

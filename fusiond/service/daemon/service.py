@@ -29,15 +29,14 @@ from fusiond.service.daemon import logs
 from fusiond.service.daemon import socket as sockets
 from fusiond.service.daemon.app import App, BestQuery, JobQuestion, Submission
 from fusiond.service.daemon.config import AT_RUN_TIME, DaemonConfig
-from fusiond.service.daemon.http import HttpServer
+from fusiond.service.daemon.http import HttpServer, Tcp
 from fusiond.service.daemon.judge import Docket
 from fusiond.service.daemon.limits import HttpLimits
 from fusiond.service.daemon.lock import StoreLock
+from fusiond.service.daemon.logs import Complaints
 from fusiond.service.daemon.metrics import Metrics, State
 from fusiond.service.daemon.notify import Notifier
-from fusiond.service.daemon.repeated_errors import Complaints
 from fusiond.service.daemon.stream import Broker
-from fusiond.service.daemon.tcp import Tcp
 from fusiond.service.daemon.upstream_server import Endpoints
 from fusiond.service.daemon.upstream_sync import Between
 from fusiond.service.daemon.worker import DeviceWorker, RunJob, Stop

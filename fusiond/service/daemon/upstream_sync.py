@@ -18,7 +18,7 @@ from fusiond.model.events import RecordChanged
 from fusiond.model.nouns import DeviceInfo
 from fusiond.model.outcomes import JobState
 from fusiond.service.daemon.config import UpstreamAddress
-from fusiond.service.daemon.repeated_errors import Complaints
+from fusiond.service.daemon.logs import Complaints
 from fusiond.service.daemon.upstream_client import Unreachable, Upstream
 from fusiond.store.database import Store
 from fusiond.store.exchange import signing

@@ -16,7 +16,7 @@ from fusiond.model.events import Events, JobEnded
 from fusiond.model.nouns import DeviceInfo
 from fusiond.model.outcomes import JobState
 from fusiond.model.system import faults
-from fusiond.service.daemon.repeated_errors import Complaints
+from fusiond.service.daemon.logs import Complaints
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 

@@ -3,7 +3,6 @@
 import functools
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -240,15 +239,11 @@ class Fused:
         if question.digest in self._waiting:
             return
         self._waiting.add(question.digest)
-        me = weakref.ref(self)
+        asker.want(question, region_answers.weakly(self._answered, question.digest), known=known)
 
-        def changed() -> None:
-            fused = me()
-            if fused is not None:
-                fused._waiting.discard(question.digest)
-                fused.renew()
-
-        asker.want(question, changed, known=known)
+    def _answered(self, digest: str) -> None:
+        self._waiting.discard(digest)
+        self.renew()
 
 
 def fuse(

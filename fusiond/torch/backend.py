@@ -6,16 +6,15 @@ import functools
 import importlib.util
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 
 from fusiond.service.frameworks import region_answers
 from fusiond.service.frameworks.launching import Unusable
-from fusiond.service.frameworks.region_answers import Asker, Found, FusionOptions, Question
+from fusiond.service.frameworks.region_answers import Asker, Found, FusionOptions, Question, line
 from fusiond.torch import combining, explaining, importer, loop_products, recording, regions, rolling, splicing
 from fusiond.torch.explaining import CompiledGraphs, Region
 from fusiond.torch.graphs import FxGraph, Tensor
@@ -46,18 +45,18 @@ def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | N
     record = explaining.opened()
     if others:
         record.notes.append(f"not known here, and left out: {', '.join(sorted(others))}")
-    if chosen.fallback != "eager" and not _inductor():
+    eager = _is_eager(chosen)
+    if eager and chosen.fallback != "eager":
         record.notes.append("Inductor is not there: the rest runs eagerly")
-    eager = chosen.fallback == "eager" or not _inductor()
     if eager and chosen.combine is not None:
         record.notes.append("nothing is combined: the launches are not Inductor's")
 
-    def compiling(graph: Any, inputs: Sequence[Any], record: CompiledGraphs = record, rolled: Any = None) -> Any:
+    def compiling(graph: Any, inputs: Sequence[Any], rolled: Any = None) -> Any:
         part = functools.partial(_compiled, chosen, record, rolled)
         return _eager(graph, inputs, part) if eager else _by_inductor(graph, inputs, part, _inner(chosen, record))
 
     if _varies(inputs):
-        return _ByShape(graph, compiling, record).called()
+        return _uncompiled(_ByShape(graph, compiling, record))
     try:
         module, steps = rolling.rolled(splicing.copied(graph))
         module, several = loop_products.before(module)
@@ -66,9 +65,15 @@ def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | N
         steps, several = (), 0
     if not steps:
         return compiling(module if several else graph, inputs)
-    return _Rolled((module, steps), compiling, lambda inputs: _torchs(graph, inputs, chosen), record).called(
-        inputs, lambda: compiling(graph, inputs)
-    )
+    rolled = _Rolled(module, lambda module: compiling(module, inputs, rolled), record)
+    if (refused := rolled.refused()) is None:
+        return rolled.called(_torchs(graph, inputs, chosen))
+    record.notes.append(f"loops of {' and '.join(map(str, steps))} steps stay unrolled: {refused}")
+    return compiling(graph, inputs)
+
+
+def _uncompiled(function: Any) -> Any:
+    return torch._dynamo.disable(function, reason="do not trace what fusiond compiles")
 
 
 def _varies(inputs: Sequence[Any]) -> bool:
@@ -86,10 +91,7 @@ class _ByShape:
         self._graph, self._compiling, self._record = graph, compiling, record
         self._found: dict[tuple[Any, ...], Any] = {}
 
-    def called(self) -> Any:
-        return torch._dynamo.disable(self._call, reason="do not trace what fusiond compiles")
-
-    def _call(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any) -> Any:
         key = tuple(map(_shape, inputs))
         found = self._found.get(key)
         if found is None:
@@ -102,7 +104,7 @@ class _ByShape:
             return self._compiling(splicing.copied(self._graph), inputs)
         except Exception as problem:
             log.info("a shape is not compiled", exc_info=True)
-            self._record.notes.append(f"a shape is eager torch's, for {type(problem).__name__}: {_line(problem)}")
+            self._record.notes.append(f"a shape is eager torch's, for {type(problem).__name__}: {line(problem)}")
             return self._graph.forward
 
 
@@ -110,62 +112,51 @@ class _Rolled:
     """A graph in which unrolled loops were found: rolled up once all that its loops are in has answers, forward and
     backward; torch's, unrolled, until then."""
 
-    def __init__(
-        self, found: tuple[Any, Sequence[int]], compiling: Callable[..., Any], torchs: Any, record: CompiledGraphs
-    ) -> None:
-        (self._module, self._steps), self._compiling, self._torchs, self._record = found, compiling, torchs, record
-        self.waiting: list[tuple[Asker, Question]] = []
-        self.left: list[Region] = []
-        """Regions with loops that are not fused: those with unknown answers, and all of them."""
+    def __init__(self, module: Any, compiling: Callable[[Any], Any], record: CompiledGraphs) -> None:
+        self._module, self._compiling, self._record = module, compiling, record
+        self.left: list[Region] = []  #: With loops that are not fused
         self._renewed = False
         self._current: Any = None
 
-    def called(self, inputs: Sequence[Any], default: Callable[[], Any]) -> Any:
-        """Something to call; the default where its loops cannot be one launch each."""
-        self._current = self._tried(inputs)
+    def refused(self) -> str | None:
+        """Why its loops cannot be one launch each; None where they are, or may be once there are answers."""
+        self._current = self._tried()
+        refused = [each.reason for each in self.left if each.state in ("library", "refused")]
+        if self._current is not None or not refused:
+            return None
+        self._record.graphs.clear()
+        return "; ".join(dict.fromkeys(refused))
+
+    def called(self, torchs: Any) -> Any:
+        """Something to call; `torchs` until there are answers."""
         if self._current is not None:
             return self._current
-        refused = [each.reason for each in self.left if each.state in ("library", "refused")]
-        if refused:
-            said = " and ".join(map(str, self._steps))
-            self._record.graphs.clear()
-            self._record.notes.append(f"loops of {said} steps stay unrolled: {'; '.join(dict.fromkeys(refused))}")
-            return default()
-        self._current = self._torchs(inputs)
-        return torch._dynamo.disable(self._call, reason="do not trace what fusiond compiles")
+        self._current = torchs
+        return _uncompiled(self._call)
 
     def _call(self, *inputs: Any) -> Any:
         if self._renewed:
             self._renewed = False
-            self._current = self._tried(inputs) or self._current
+            self._current = self._tried() or self._current
         return self._current(*inputs)
 
-    def _tried(self, inputs: Sequence[Any]) -> Any:
+    def _tried(self) -> Any:
         """The graph rolled up; None where a loop of it is not fused."""
-        self.waiting, self.left = [], []
+        self.left = []
         self._record.graphs.clear()
         from torch._functorch import config as functorch
 
         try:
             with functorch.patch(force_non_lazy_backward_lowering=True):
-                found = self._compiling(splicing.copied(self._module), inputs, self._record, self)
+                found = self._compiling(splicing.copied(self._module))
         except Exception as problem:
             log.info("a rolled graph is not compiled", exc_info=True)
-            self.left.append(Region(name="", state="refused", reason=_line(problem), operators=()))
+            self.left.append(Region(name="", state="refused", reason=line(problem), operators=()))
             return None
-        me = weakref.ref(self)
-        for asker, question in self.waiting:
-            asker.want(question, functools.partial(_renewed, me))
         return None if self.left else found
 
     def renew(self) -> None:
         self._renewed = True
-
-
-def _renewed(rolled: weakref.ref[_Rolled]) -> None:
-    me = rolled()
-    if me is not None:
-        me.renew()
 
 
 def _shape(value: Any) -> Any:
@@ -193,8 +184,12 @@ def _inductor() -> bool:
     return importlib.util.find_spec("torch._inductor") is not None
 
 
+def _is_eager(options: BackendOptions) -> bool:
+    return options.fallback == "eager" or not _inductor()
+
+
 def _torchs(graph: Any, inputs: Sequence[Any], options: BackendOptions) -> Any:
-    if options.fallback == "eager" or not _inductor():
+    if _is_eager(options):
         return graph.forward
     from torch._inductor.compile_fx import compile_fx
 
@@ -252,7 +247,7 @@ def _compiled(
             return _uncalled
     except Exception as problem:  # whatever is wrong here, the graph is torch's
         log.info("a graph is not fused", exc_info=True)
-        record.notes.append(f"{part}: torch's, for {type(problem).__name__}: {_line(problem)}")
+        record.notes.append(f"{part}: torch's, for {type(problem).__name__}: {line(problem)}")
         return default()
     return running.started(default)
 
@@ -273,6 +268,13 @@ class _Part:
     question: Question | None = None
     code: Any = field(default=None, repr=False)
 
+    def decide(self, state: str, reason: str, speedup: float | None = None) -> None:
+        self.region = replace(self.region, state=state, reason=reason, speedup=speedup)
+
+    @property
+    def waits(self) -> bool:
+        return self.question is not None and self.region.state == "unknown"
+
 
 class Running:
     """A graph that is called: as torch has it until there are answers, spliced from then on."""
@@ -281,29 +283,33 @@ class Running:
         self._options, self._module, self._inner = options, module, inner
         self._lock = threading.Lock()
         recording.folded(module)
-        self._graph: FxGraph = recording.recorded(module.graph)
-        self._shapes = self._graph.tensors()
+        graph: FxGraph = recording.recorded(module.graph)
+        self._shapes = graph.tensors()
         self._asker: Asker = region_answers.of(options.db)
-        self._parts = [self._asked(part, place, each) for place, each in enumerate(regions.cut(self._graph))]
+        self._parts = [self._asked(f"{part}_{place}", each) for place, each in enumerate(regions.cut(graph))]
         self._current: Any = None
         self._strides: splicing.Strides | None = None
         self._renewed = False
 
     def regions(self) -> list[Region]:
         """What became of each segment, by now."""
-        found = []
         for each in self._parts:
-            problem = getattr(each.code, "problem", "")
-            found.append(each.region if not problem else _region(each.region, "refused", problem))
-        return found
+            if problem := getattr(each.code, "problem", ""):
+                each.decide("refused", problem)
+        return [each.region for each in self._parts]
 
     def loops_left(self, rolled: _Rolled) -> bool:
-        """Whether a loop is not fused; which, and what is waited for."""
-        left = [each for each in self._parts if each.code is None and any(node.loop for node in each.segment.nodes)]
-        rolled.left += [each.region for each in left]
-        rolled.waiting += [(self._asker, each.question) for each in left
-                           if each.question is not None and each.region.state == "unknown"]  # fmt: skip
+        """Whether a loop is not fused; of those that are asked for, the graph hears when there is an answer."""
+        for each in self._parts:
+            if each.code is None and any(node.loop for node in each.segment.nodes):
+                rolled.left.append(each.region)
+                if each.waits:
+                    self._want(each, rolled.renew)
         return bool(rolled.left)
+
+    def _want(self, part: _Part, changed: Callable[..., None], *given: Any) -> None:
+        assert part.question is not None
+        self._asker.want(part.question, region_answers.weakly(changed, *given))
 
     def started(self, default: Callable[[], Any]) -> Any:
         """Something to call with a list of inputs."""
@@ -314,12 +320,11 @@ class Running:
             self._current = default()
             # The backward graph is compiled for what the forward one gives now.
             self._strides = list(splicing.reported() or ()) or None
-        waiting = [each for each in self._parts if each.question is not None and each.region.state == "unknown"]
+        waiting = [each for each in self._parts if each.waits]
         if not waiting and not fused:
             return self._current
-        me = weakref.ref(self)
         for each in waiting:
-            self._asker.want(each.question, functools.partial(_changed, me, each))  # type: ignore[arg-type]
+            self._want(each, self.renew, each)
 
         def called(inputs: list[Any]) -> Any:
             if self._renewed:
@@ -346,67 +351,50 @@ class Running:
 
     # --- a segment ---
 
-    def _asked(self, name: str, place: int, segment: FxSegment) -> _Part:
-        region = Region(name=f"{name}_{place}", state="library", reason=segment.reason, operators=segment.operators)
+    def _asked(self, name: str, segment: FxSegment) -> _Part:
+        part = _Part(segment, Region(name=name, state="library", reason=segment.reason, operators=segment.operators))
         if not segment.fusable:
-            return _Part(segment, region)
-        inputs = {each: self._tensor(each) for each in segment.inputs}
+            return part
         device = next(each.device for node in segment.nodes for each in node.results if each is not None)
+        inputs = dict(zip(segment.inputs, self._tensors(segment.inputs), strict=True))
         if device != "cpu" and not device.startswith("cuda"):
-            return _Part(segment, _region(region, "refused", f"no kernels for {device}"))
-        if device == "cpu" and not self._options.always:
-            return _Part(segment, _region(region, "refused", "kernels for a processor are for trying out: always=True"))
-        try:
-            text = importer.text(f"torch_{name}_{place}", segment.nodes, inputs, segment.outputs)
-        except Unsupported as why:
-            return _Part(segment, _region(region, "refused", str(why)))
-        question = Question(region.name, text, self._options.device or device, self._options.search)
-        part = _Part(segment, region, question)
-        self.judge(part, self._asker.found(question, self._options))
+            part.decide("refused", f"no kernels for {device}")
+        elif device == "cpu" and not self._options.always:
+            part.decide("refused", "kernels for a processor are for trying out: always=True")
+        else:
+            try:
+                text = importer.text(f"torch_{name}", segment.nodes, inputs, segment.outputs)
+            except Unsupported as why:
+                part.decide("refused", str(why))
+                return part
+            part.question = Question(name, text, self._options.device or device, self._options.search)
+            self._judge(part, self._asker.found(part.question, self._options))
         return part
 
-    def _tensor(self, name: str) -> Tensor:
-        (found,) = self._shapes[name]
-        assert found is not None, f"{name} is not a tensor"
+    def _tensors(self, names: Sequence[str]) -> list[Tensor]:
+        found = [each for name in names for each in self._shapes[name] if each is not None]
+        assert len(found) == len(names), f"not each of {', '.join(names)} is a tensor"
         return found
 
-    def judge(self, part: _Part, found: Found) -> None:
+    def _judge(self, part: _Part, found: Found) -> None:
         """Sets what is known of a part, with its code where it is to be launched."""
-        if found.usable(self._options):
-            self._build(part, found)
-        else:
-            part.region = _region(part.region, *found.why_not(self._options, "torch's is"))
-
-    def _build(self, part: _Part, found: Found) -> None:
         from fusiond.torch import code
 
-        inputs = [self._tensor(each) for each in part.segment.inputs]
-        outputs = [self._tensor(each) for each in part.segment.outputs]
+        if not found.usable(self._options):
+            part.decide(*found.why_not(self._options, "torch's is"))
+            return
         try:
-            part.code = code.built(found, inputs, outputs)
-            measured = found.evidence == "measured"
-            why = "" if measured else f"its answer is {found.evidence}, and says nothing about time"
-            part.region = _region(part.region, "fused", why, found.speedup if measured else None)
+            part.code = code.built(found, self._tensors(part.segment.inputs), self._tensors(part.segment.outputs))
         except Unusable as problem:
-            part.region = _region(part.region, "refused", str(problem))
+            part.decide("refused", str(problem))
+            return
+        measured = found.evidence == "measured"
+        why = "" if measured else f"its answer is {found.evidence}, and says nothing about time"
+        part.decide("fused", why, found.speedup if measured else None)
 
     def renew(self, part: _Part) -> None:
         """Takes up what is known of a part by now; in the thread of the asker."""
         assert part.question is not None
-        self.judge(part, self._asker.look(part.question))
+        self._judge(part, self._asker.look(part.question))
         if part.code is not None:
             self._renewed = True
-
-
-def _changed(running: weakref.ref[Running], part: _Part) -> None:
-    me = running()
-    if me is not None:
-        me.renew(part)
-
-
-def _region(region: Region, state: str, reason: str, speedup: float | None = None) -> Region:
-    return Region(name=region.name, state=state, reason=reason, operators=region.operators, speedup=speedup)
-
-
-def _line(problem: BaseException) -> str:
-    return " ".join(str(problem).split())[:300]

@@ -29,7 +29,7 @@ from fusiond.cuda.recording.fused import LaidOutLaunch
 from fusiond.cuda.recording.groups import LaunchGroup
 from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.model.ptx.triton import NotTaken
-from fusiond.service.frameworks.region_answers import FusionOptions
+from fusiond.service.frameworks.region_answers import FusionOptions, line
 from fusiond.torch import rounds
 from fusiond.torch.explaining import CompiledGraphs, Region
 
@@ -97,8 +97,7 @@ class CombinedGraph:
                 found = combined(self._compiled, self._options)
             except Exception as problem:  # the graph stays Inductor's
                 log.info("launches are not combined", exc_info=True)
-                line = " ".join(str(problem).split())[:300]
-                self._record.notes.append(f"{self._name}: not combined, for {type(problem).__name__}: {line}")
+                self._record.notes.append(f"{self._name}: not combined, for {type(problem).__name__}: {line(problem)}")
             self._rounds = found
 
     def _compile(self, rounds: CombinedFunctions, again: Callable[[], Any]) -> None:
@@ -300,7 +299,7 @@ class LaunchRound:
             else:
                 addresses = [launches[number][at].data_ptr() for number, at in self._pointers]
         except Exception as problem:  # a fault of ours; nothing was launched yet
-            self._problem = " ".join(str(problem).split())[:300] or type(problem).__name__
+            self._problem = line(problem) or type(problem).__name__
             log.warning("launches stay apart: %s", self._problem)
             return everything
         if self._laid_out is not None:

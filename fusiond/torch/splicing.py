@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from fusiond.service.frameworks.region_answers import line
 from fusiond.torch.regions import FxSegment
 
 log = logging.getLogger("fusiond.torch")
@@ -29,7 +30,7 @@ class SplicedRegion(torch.nn.Module):  # type: ignore[misc] # without torch it i
             try:
                 return self.code(tensors)
             except Exception as problem:  # the model goes on as torch has it
-                self.code.problem = " ".join(str(problem).split())[:300] or type(problem).__name__
+                self.code.problem = line(problem) or type(problem).__name__
                 log.warning("a region is torch's again: %s", self.code.problem)
         return self.original(*tensors)
 

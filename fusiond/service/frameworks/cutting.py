@@ -37,7 +37,7 @@ class Part:
 
 
 def parts(operations: Sequence[Operation], outputs: Iterable[Hashable], *, apart: bool, by_depth: bool) -> list[Part]:
-    """In the order in which they can be computed. `apart`: what reads a loop is in another region than that. `by_depth`:
+    """In an order in which they can be computed. `apart`: what reads a loop is in another region than that. `by_depth`:
     what sank into a region stands in front of what belongs there; else all as it came."""
     groups: dict[tuple[int, bool], list[Operation]] = {}
     depths = _depths(operations, apart)

@@ -21,6 +21,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,10 +199,10 @@ class Asker:
         try:
             return self._look(question)
         except FusiondError as problem:
-            return Found(state="refused", reason=_line(problem))
+            return Found(state="refused", reason=line(problem))
         except Exception as problem:  # a plugin or a damaged store must not end the caller's program
             log.debug("%s could not be looked up", question.name, exc_info=True)
-            return Found(state="refused", reason=f"{type(problem).__name__}: {_line(problem)}")
+            return Found(state="refused", reason=f"{type(problem).__name__}: {line(problem)}")
 
     def _look(self, question: Askable) -> Found:
         from fusiond.service import best
@@ -254,9 +255,9 @@ class Asker:
                 signal.raise_signal(signal.SIGTERM)
             elif stopped.by_signal is not None:
                 raise KeyboardInterrupt from None
-            return Found(state="unknown", reason=_line(stopped))
+            return Found(state="unknown", reason=line(stopped))
         except FusiondError as problem:
-            return Found(state="refused", reason=_line(problem))
+            return Found(state="refused", reason=line(problem))
         return self.look(question)
 
     def problem(self, question: Askable) -> str:
@@ -274,7 +275,7 @@ class Asker:
                 return ""
             return "; ".join(each.detail for each in analysis.rejections[:2]) or "there is nothing to try"
         except FusiondError as problem:
-            return _line(problem)
+            return line(problem)
 
     # --- in the background ---
 
@@ -405,8 +406,8 @@ class Asker:
         except (DaemonError, NothingKnown):  # a daemon that is started makes a store, too
             self._submitted[question.digest] = time.monotonic() + AGAIN_SECS
         except Exception as problem:  # a mistake in what was asked, or another version's: not the caller's matter
-            self._not_taken[question.digest] = _line(problem)
-            log.info("%s was not handed in: %s", question.name, _line(problem))
+            self._not_taken[question.digest] = line(problem)
+            log.info("%s was not handed in: %s", question.name, line(problem))
             self._submitted[question.digest] = float("inf")
 
 
@@ -468,5 +469,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _line(problem: BaseException) -> str:
+def line(problem: BaseException) -> str:
+    """What is wrong, in one line."""
     return " ".join(str(problem).split())[:300]
+
+
+def weakly(method: Callable[..., None], *given: Any) -> Callable[[], None]:
+    """Calls a method of what may be gone by then."""
+    held = weakref.WeakMethod(method)
+
+    def called() -> None:
+        if (found := held()) is not None:
+            found(*given)
+
+    return called

@@ -115,7 +115,7 @@ def m006_profiles_and_drawings(database: Database) -> None:
         _columns("program_key gpu evidence rows at"), pk=("program_key", "gpu", "evidence")
     )
     seal_table(database, "profiles")
-    database.table("drawings").create(  # what there is to see of an answer (`fusiond.model.drawing`)
+    database.table("drawings").create(  # pictures of answers, which nothing reads any more
         _columns("workload_key device_key cache drawings"), pk=("workload_key", "device_key", "cache")
     )
     seal_table(database, "drawings")

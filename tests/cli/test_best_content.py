@@ -27,7 +27,7 @@ from fusiond.requests.registry import Registry
 from fusiond.service.client import connection
 from fusiond.service.frameworks.region_answers import Asker, Question
 from fusiond.store.database import Store
-from fusiond.testing.daemon import DEVICE
+from tests.fake_daemon import DEVICE
 
 Run = Callable[..., Any]
 

@@ -20,7 +20,7 @@ from fusiond.model.errors import RequestError
 from fusiond.service.progress import Progress
 from fusiond.service.remaining import Standing
 from fusiond.store.database import Store
-from fusiond.testing import daemon
+from tests import fake_daemon as daemon
 
 EVIL = "a\x1b[2J\u202ename\nfusiond: error: not ours\ud800"
 SEEN = r"a\x1b[2J\u202ename\nfusiond: error: not ours\ud800"

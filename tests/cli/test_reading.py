@@ -22,7 +22,7 @@ from fusiond.requests.registry import PluginState, Registry
 from fusiond.service.client.client import LOST
 from fusiond.store.database import Store
 from fusiond.store.process_identity import this_process
-from fusiond.testing import daemon
+from tests import fake_daemon as daemon
 from tests.conftest import run_job
 
 Run = Callable[..., Any]

@@ -13,8 +13,8 @@ import pytest
 from fusiond.model.events import DeviceTurnedSick, Event, Events, JobEnded, PhaseStarted, RecordChanged
 from fusiond.model.outcomes import Record, Verdict
 from fusiond.requests.registry import Registry
-from fusiond.testing.daemon import DEVICE
 from tests import webhook_plugin
+from tests.fake_daemon import DEVICE
 
 PHASE = PhaseStarted(job="1", phase="search")
 

@@ -6,7 +6,7 @@ import pytest
 
 from fusiond.model.nouns import Config
 from fusiond.model.program import Scalar
-from fusiond.testing.races import races
+from tests.plugins.races import races
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("gxx_here")]
 

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from fusiond.testing.races import races
 from fusiond_mincut.analysis import blocks
 from fusiond_mincut.codegen.emit import BlockParams
+from tests.plugins.races import races
 
 from .running import application, edited, emitted, pipeline, whole
 

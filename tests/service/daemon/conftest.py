@@ -16,7 +16,7 @@ from fusiond.service.daemon.limits import HttpLimits
 from fusiond.service.daemon.service import DaemonWork, Service
 from fusiond.service.daemon.upstream_sync import Between
 from fusiond.store.database import Store
-from fusiond.testing import daemon
+from tests import fake_daemon as daemon
 
 JOB = "strategy: toy\npair: [hist, maxpool]\nsizes: {hist.n: 500}\nsearch: {trials: 4}\n"
 
@@ -34,7 +34,7 @@ def store(database: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def job_file(tmp_path: Path) -> Callable[..., Path]:
-    """Write a job file; `end` is what becomes of it (see fusiond.testing.daemon)."""
+    """Write a job file; `end` is what becomes of it (see tests/fake_daemon.py)."""
 
     def write(name: str = "job.yaml", *, trials: int = 4, end: str = "done", text: str | None = None) -> Path:
         path = tmp_path / name

@@ -20,7 +20,7 @@ from fusiond.service.progress import Progress
 from fusiond.store import lookup, sources
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.testing import daemon
+from tests import fake_daemon as daemon
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from fusiond.service.daemon.logs import Limit, LogLines, Objects, follow
 from fusiond.service.daemon.notify import Notifier
 from fusiond.service.daemon.service import Service
 from fusiond.store.database import Store
-from fusiond.testing import daemon
+from tests import fake_daemon as daemon
 
 SHIPPED = Path(__file__).parents[3] / "configs" / "fusiond.yaml"
 

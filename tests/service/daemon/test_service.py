@@ -30,7 +30,7 @@ from fusiond.service.daemon.config import DaemonConfig
 from fusiond.service.daemon.judge import Docket, JudgeRequest, kernel_texts
 from fusiond.service.daemon.service import Service
 from fusiond.store.database import Store
-from fusiond.testing import daemon
+from tests import fake_daemon as daemon
 
 JobFile = Callable[..., Path]
 

@@ -33,7 +33,7 @@ from fusiond.store.exchange.entry import LINE_BYTES, ExchangeEntry, canonical
 from fusiond.store.exchange.records import with_programs
 from fusiond.store.exchange.signing import Signer
 from fusiond.store.jobs import JobRow
-from fusiond.testing import daemon
+from tests import fake_daemon as daemon
 from tests.service.daemon.conftest import running
 from tests.service.daemon.test_limits import samples
 

@@ -10,7 +10,7 @@ from fusiond.model.events import Events
 from fusiond.requests import jobs
 from fusiond.service.daemon.config import DaemonConfig
 from fusiond.store.database import Store
-from fusiond.testing import daemon
+from tests import fake_daemon as daemon
 from tests.service.daemon.conftest import running
 
 JOB = "strategy: toy\npair: [hist, '<b>maxpool']\nsizes: {a.n: 500}\nsearch: {trials: 3}\n"

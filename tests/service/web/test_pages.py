@@ -27,7 +27,7 @@ from fusiond.service.remaining import Standing
 from fusiond.service.web import pages, plots, views
 from fusiond.store.database import Store
 from fusiond.store.trials import TrialLine
-from fusiond.testing import daemon
+from tests import fake_daemon as daemon
 from tests.service.daemon.conftest import running
 from tests.service.web.conftest import JOB
 

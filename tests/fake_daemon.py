@@ -1,29 +1,22 @@
 """A daemon that makes its measurements up: real lock, socket, HTTP, signals and store, no device and no strategy.
 
-    python -m fusiond.testing.daemon DB [--trial-secs 0.05] [--socket FILE]
-
 A job's `request` says what becomes of it: `{end: crash}` raises, `{end: exit}` calls sys.exit, `{end: fail}` fails
 with a FusiondError, anything else takes its trials one after the other, stops when it is asked to, and leaves a record.
 """
 
-import argparse
-import logging
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-from fusiond.model.errors import DeviceError, FusiondError, NothingKnown, RequestError
+from fusiond.model.errors import DeviceError, NothingKnown, RequestError
 from fusiond.model.events import Events, JobEnded, JobStarted, PhaseStarted, RecordChanged, TrialFinished
 from fusiond.model.nouns import Config, DeviceInfo, DeviceLimits, Job, Workload
 from fusiond.model.outcomes import JobState, Measurement, Outcome, Purpose, Record, Trial, Verdict
 from fusiond.requests import jobs
-from fusiond.service.daemon import logs
 from fusiond.service.daemon.app import JobQuestion, Submission
 from fusiond.service.daemon.config import DaemonConfig as DaemonConfig
-from fusiond.service.daemon.service import DaemonWork, Service
+from fusiond.service.daemon.service import DaemonWork
 from fusiond.store import lookup
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
@@ -186,26 +179,3 @@ def work(store: Store, trial_secs: float) -> DaemonWork:
         devices=lambda: (DEVICE,),
         plugins=lambda: [{"name": "make-believe", "problem": None}],
     )
-
-
-def main() -> int:
-    """The process that the acceptance tests drive."""
-    parser = argparse.ArgumentParser(description="a daemon that makes its measurements up")
-    parser.add_argument("db", type=Path)
-    parser.add_argument("--trial-secs", type=float, default=0.05)
-    parser.add_argument("--socket", type=Path)
-    arguments = parser.parse_args()
-    logs.to_stderr("info")
-    config = DaemonConfig(poll_secs=0.05, socket=arguments.socket)
-    try:
-        with closing(Store.open(arguments.db)) as store:
-            service = Service(store, config, work(store, arguments.trial_secs))
-            service.handle_signals()
-            return service.run()
-    except FusiondError as problem:
-        logging.getLogger("fusiond").error("%s", problem)
-        return problem.exit_status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

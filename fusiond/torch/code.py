@@ -13,15 +13,10 @@ from fusiond.service.frameworks import launching as plans
 from fusiond.service.frameworks.launching import Unusable
 from fusiond.service.frameworks.region_answers import Found
 from fusiond.service.frameworks.running import CudaMachine, LaunchFailed, Machine, Processor, StepPlan
-from fusiond.torch.graphs import Tensor
+from fusiond.torch.graphs import DTYPES, Tensor, inverse
 
 ALIGNMENT = 16  #: Bytes: the widest access of a kernel
-DTYPES = {
-    "pred": torch.bool, "s8": torch.int8, "s16": torch.int16, "s32": torch.int32, "s64": torch.int64,
-    "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32, "u64": torch.uint64, "f16": torch.float16,
-    "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
-    "c64": torch.complex64,
-}  # fmt: skip
+_DTYPES = {hlo: getattr(torch, name) for name, hlo in DTYPES.items()}
 
 
 def built(found: Found, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> RegionCode:
@@ -50,9 +45,9 @@ class RegionCode:
     def __init__(self, plan: StepPlan, inputs: Sequence[Tensor], outputs: Sequence[Tensor], device: Any) -> None:
         self.problem = ""  #: Why it is not launched any more
         self._plan, self._device = plan, device
-        self._inputs = [(each.dims, DTYPES[each.dtype], _order(each)) for each in inputs]
+        self._inputs = [(each.dims, _DTYPES[each.dtype], each.order) for each in inputs]
         self._outputs = [
-            ([each.dims[at] for at in each.order], DTYPES[each.dtype], _inverse(_order(each))) for each in outputs
+            ([each.dims[at] for at in each.order], _DTYPES[each.dtype], inverse(each.order)) for each in outputs
         ]
 
     def __call__(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -68,22 +63,11 @@ class RegionCode:
             with torch.cuda.device(self._device):
                 self._plan.run(addresses, torch.cuda.current_stream(self._device).cuda_stream)
         # The allocator hands memory that is let go here to later work of the same stream only.
-        return tuple(
-            each if back is None else each.permute(back) for each, (_, _, back) in zip(made, self._outputs, strict=True)
-        )
+        return tuple(each.permute(back) for each, (_, _, back) in zip(made, self._outputs, strict=True))
 
-    def _stored(self, tensor: Any, dims: tuple[int, ...], dtype: Any, order: Sequence[int] | None) -> Any:
+    def _stored(self, tensor: Any, dims: tuple[int, ...], dtype: Any, order: Sequence[int]) -> Any:
         if tuple(tensor.shape) != dims or tensor.dtype != dtype or tensor.device.type != self._device.type:
             raise LaunchFailed(f"a {tensor.dtype}{list(tensor.shape)} on {tensor.device} where {dtype}{list(dims)} was")
         tensor = tensor.detach().resolve_conj().resolve_neg()  # views may say so in place of their memory
-        stored = tensor if order is None else tensor.permute(tuple(order))
-        stored = stored.contiguous()
+        stored = tensor.permute(order).contiguous()
         return stored if stored.data_ptr() % ALIGNMENT == 0 else stored.clone()
-
-
-def _order(tensor: Tensor) -> tuple[int, ...] | None:
-    return None if tensor.order == tuple(range(len(tensor.dims))) else tensor.order
-
-
-def _inverse(order: Sequence[int] | None) -> list[int] | None:
-    return None if order is None else [order.index(each) for each in range(len(order))]

@@ -9,7 +9,7 @@ torch is not needed to make one, so tests have graphs as Python data. dtypes are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +114,10 @@ class FxGraph:
     def tensors(self) -> dict[str, tuple[Tensor | None, ...]]:
         """Name -> what it holds."""
         return {name: (each,) for name, each in self.inputs.items()} | {each.name: each.results for each in self.nodes}
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    return [order.index(each) for each in range(len(order))]
 
 
 def refs(value: Any) -> Iterator[str]:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from fusiond.torch.graphs import FxGraph, FxLoop, FxNode, Tensor
+from fusiond.torch.graphs import FxGraph, FxLoop, FxNode, Tensor, inverse
 from fusiond.torch.instructions import HloValue, HloWriter
 from fusiond.torch.operators import COMPLEX, PRODUCTS, TABLE, OperatorCall, Unsupported
 from fusiond.torch.operators.table import Written
@@ -23,7 +23,7 @@ def text(name: str, nodes: Sequence[FxNode], inputs: Mapping[str, Tensor], outpu
     values: dict[str, Written] = {}
     for given, tensor in inputs.items():
         stored = writer.parameter(tensor.dtype, [tensor.dims[each] for each in tensor.order])
-        values[given] = writer.transpose(stored, _inverse(tensor.order))
+        values[given] = writer.transpose(stored, inverse(tensor.order))
     for node in nodes:
         values[node.name] = _written(writer, node, values)
     results = []
@@ -169,7 +169,3 @@ def _argument_problem(node: FxNode, tensors: Mapping[str, Sequence[Tensor | None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # arguments that no schema here foresees
         return "its arguments are not understood"
     return ""
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    return [order.index(each) for each in range(len(order))]

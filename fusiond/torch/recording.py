@@ -6,8 +6,13 @@ import functools
 import logging
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fusiond.torch.graphs import DTYPES, FxGraph, FxLoop, FxNode, Ref, Tensor
 from fusiond.torch.operators import TABLE
@@ -22,15 +27,14 @@ RUNS, LONG = 8, 2**16  #: Of an index that is written as slices: parts with a fi
 def folded(module: Any) -> None:
     """What depends on no input and is small becomes constants of the graph, each with one reader: filters that a
     function computes or holds, and the indices that borders of images are decomposed into."""
-    import torch
-    from torch.utils._python_dispatch import _disable_current_modes
-
     values: dict[Any, Any] = {}
 
     def value(of: Any) -> Any:
         if of not in values:
-            given = _mapped((of.args, of.kwargs), value)
-            values[of] = _attribute(module, of.target) if of.op == "get_attr" else of.target(*given[0], **given[1])
+            given = map_arg((of.args, of.kwargs), value)
+            values[of] = (
+                operator.attrgetter(of.target)(module) if of.op == "get_attr" else of.target(*given[0], **given[1])
+            )
         return values[of]
 
     fixed: set[Any] = set()
@@ -61,10 +65,6 @@ def folded(module: Any) -> None:
     module.recompile()
 
 
-def _attribute(module: Any, target: str) -> Any:
-    return operator.attrgetter(target)(module)
-
-
 def _size(value: Any) -> float:
     """Elements of a tensor that can be a constant."""
     found = _tensor(value)
@@ -86,7 +86,7 @@ def recorded(graph: Any, *, decompose: bool = True, numbers: bool = False) -> Fx
         if each.op == "placeholder":
             (inputs[each.name],) = _results(each, numbers)
         elif each.op == "output":
-            outputs = tuple(dict.fromkeys(_names(each.args)))
+            outputs = tuple(one.name for one in each.all_input_nodes)
         elif each.op != "get_attr" or "val" in each.meta:
             read = _node(each, numbers)
             nodes.append(_decomposed(each, read, known) if decompose else read)
@@ -124,7 +124,7 @@ def _loop(node: Any) -> tuple[FxLoop, tuple[Any, ...]]:
     graphs: list[tuple[FxGraph, Any]] = []
     for each in node.args:
         if getattr(each, "op", "") == "get_attr":
-            graph = _attribute(node.graph.owning_module, each.target).graph
+            graph = operator.attrgetter(each.target)(node.graph.owning_module).graph
             (output,) = (one for one in graph.nodes if one.op == "output")
             graphs.append((recorded(graph, numbers=True), _argument(output.args[0])))
     (body, given), *first = reversed(graphs)
@@ -149,9 +149,9 @@ def _decomposed(node: Any, read: FxNode, known: dict[Any, tuple[FxGraph | None, 
         return read
 
     def numbered(each: Any) -> Any:
-        return places[each.name] if hasattr(each, "meta") else each
+        return places[each.name]
 
-    key = (read.operator, _mapped(node.args, numbered), _mapped(node.kwargs, numbered), *map(_tensor, values))
+    key = (read.operator, map_arg(node.args, numbered), map_arg(node.kwargs, numbered), *map(_tensor, values))
     key = (repr(key), read.results)
     if key not in known:
         try:
@@ -163,19 +163,10 @@ def _decomposed(node: Any, read: FxNode, known: dict[Any, tuple[FxGraph | None, 
     return dataclasses.replace(read, decomposed=graph, gives=gives)
 
 
-def _mapped(value: Any, function: Any) -> Any:
-    from torch.fx.node import map_arg
-
-    return map_arg(value, function)
-
-
 def _traced(node: Any, values: list[Any]) -> tuple[FxGraph | None, Any]:
-    import torch
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     def called(*tensors: Any) -> Any:
         given = dict(zip(node.all_input_nodes, tensors, strict=True))
-        arguments, named = _mapped(node.args, given.__getitem__), _mapped(node.kwargs, given.__getitem__)
+        arguments, named = map_arg(node.args, given.__getitem__), map_arg(node.kwargs, given.__getitem__)
         name = node.target._schema.name
         return _foreach(name, *arguments, **named) if "_foreach_" in name else node.target(*arguments, **named)
 
@@ -194,8 +185,6 @@ def _traced(node: Any, values: list[Any]) -> tuple[FxGraph | None, Any]:
 
 def _foreach(name: str, first: Sequence[Any], *rest: Any, **named: Any) -> list[Any]:
     """One operator of each: `_foreach_add.List(xs, ys)` is `add(x, y)` of every pair."""
-    import torch
-
     one = name.partition("_foreach_")[2]
     function = torch.ops.aten.linalg_vector_norm if one == "norm" else getattr(torch.ops.aten, one)
     if one.startswith("addc") and len(rest) == 3:
@@ -235,21 +224,13 @@ def _effect(target: Any) -> str:
 
 
 def _argument(value: Any) -> Any:
-    if hasattr(value, "op") and hasattr(value, "meta"):
+    if isinstance(value, torch.fx.Node):
         return Ref(value.name)
     if isinstance(value, tuple | list):
         return tuple(_argument(each) for each in value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(value).removeprefix("torch.")
-
-
-def _names(value: Any) -> Iterable[str]:
-    if hasattr(value, "op") and hasattr(value, "meta"):
-        yield value.name
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _names(each)
 
 
 def _results(node: Any, numbers: bool = False) -> tuple[Tensor | None, ...]:

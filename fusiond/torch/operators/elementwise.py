@@ -59,7 +59,8 @@ _unary("erfc", lambda w, x: w.binary("subtract", w.like(x, 1), w.unary("erf", x)
 
 
 @operator("alias.default", "detach.default", view=True)
-@operator("clone.default", "lift_fresh_copy.default", "contiguous.default", movement=True)
+@operator("clone.default", "lift_fresh_copy.default", "contiguous.default", "resolve_conj.default",
+          "resolve_neg.default", movement=True)  # fmt: skip
 def _identity(call: OperatorCall) -> HloValue:
     return call.tensor(0)
 
@@ -128,11 +129,6 @@ def _conjugate(call: OperatorCall) -> HloValue:
     w, z = call.writer, call.tensor(0)
     real, imag = (w.add(each, "f32", z.dims, [z]) for each in ("real", "imag"))
     return w.add("complex", "c64", z.dims, [real, w.unary("negate", imag)])
-
-
-@operator("resolve_conj.default", "resolve_neg.default", movement=True)
-def _resolved(call: OperatorCall) -> HloValue:
-    return call.tensor(0)
 
 
 @operator("isnan.default", "isinf.default")

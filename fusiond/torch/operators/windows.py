@@ -12,8 +12,7 @@ from fusiond.torch.operators.table import OperatorCall, Unsupported, operator
 @operator("convolution.default")
 def _convolution(call: OperatorCall) -> HloValue:
     w, x, weight, bias = call.writer, call.floating(call.tensor(0)), call.floating(call.tensor(1)), call.optional(2)
-    given = _Convolution(call, 3, len(x.dims) - 2)
-    found = given.written(w, x, weight, transposed=bool(call.argument(6, "transposed")))
+    found = _convolved(call, 3, x, weight, transposed=bool(call.argument(6, "transposed")))
     if bias is not None:
         wide = w.broadcast(w.convert(bias, found.dtype), found.dims, (1,))
         found = w.binary("add", found, wide)
@@ -25,67 +24,40 @@ def _convolution_backward(call: OperatorCall) -> tuple[HloValue | None, ...]:
     """The input's gradient, where no other is asked for: the same filters the other way."""
     if call.argument(10, "output_mask") != (True, False, False):
         raise Unsupported("a library's")
-    w, slope, weight = call.writer, call.floating(call.tensor(0)), call.floating(call.tensor(2))
-    given = _Convolution(call, 4, len(slope.dims) - 2)
-    backwards = not call.argument(7, "transposed")
-    found = given.written(w, slope, weight, transposed=backwards, sizes=call.result.dims[2:])
+    slope, weight = call.floating(call.tensor(0)), call.floating(call.tensor(2))
+    found = _convolved(call, 4, slope, weight, transposed=not call.argument(7, "transposed"))
     return call.finished(found), None, None
 
 
-class _Convolution:
-    """The arguments from `stride` on."""
+def _convolved(call: OperatorCall, first: int, x: HloValue, weight: HloValue, *, transposed: bool) -> HloValue:
+    """Of images [batch, channel, ...] and filters [output, input, ...] ([input, output, ...] of a transposed one). The
+    arguments from `stride` on begin at `first`. Unsupported where it is a library's."""
+    w, (outputs, inputs, *taps), sizes = call.writer, weight.dims, call.result.dims[2:]
+    stride, padding, dilation = (_numbers(call, first + at, len(taps)) for at in range(3))
+    groups = int(call.argument(first + 5))
+    if not is_stencil(outputs, inputs, groups, math.prod(taps)) or not taps or x.dtype[0] not in "fb":
+        raise Unsupported("a library's")
+    edges, steps, spread = [(each, each) for each in padding], stride, (1,) * len(taps)
+    if transposed:
+        parted = w.reshape(weight, (groups, outputs // groups, inputs, *taps))
+        turned = w.transpose(parted, (0, 2, 1, *range(3, len(parted.dims))))
+        weight = w.reverse(w.reshape(turned, (groups * inputs, outputs // groups, *taps)), range(2, len(weight.dims)))
+        steps, spread, edges = spread, stride, []
+        for size, length, tap, step, pad, wide in zip(sizes, x.dims[2:], taps, stride, padding, dilation, strict=True):
+            reach = wide * (tap - 1)
+            edges.append((reach - pad, size + pad - (length - 1) * step - 1))
+    places = "".join(map(str, range(len(taps))))
+    attributes = (
+        f"{_window(taps, steps, edges, dilation=dilation, spread=spread)}, "
+        f"dim_labels=bf{places}_oi{places}->bf{places}, feature_group_count={groups}"
+    )
+    return w.add("convolution", x.dtype, (x.dims[0], weight.dims[0], *sizes), [x, weight], attributes)
 
-    def __init__(self, call: OperatorCall, first: int, rank: int) -> None:
-        def numbers(place: int, name: str) -> tuple[int, ...]:
-            found = call.integers(place, name) or ()
-            return found * rank if len(found) == 1 else found
 
-        self.stride, self.padding = numbers(first, "stride"), numbers(first + 1, "padding")
-        self.dilation, self.more = numbers(first + 2, "dilation"), numbers(first + 4, "output_padding")
-        self.groups = int(call.argument(first + 5, "groups"))
-
-    def written(
-        self, w: HloWriter, x: HloValue, weight: HloValue, *, transposed: bool, sizes: Sequence[int] | None = None
-    ) -> HloValue:
-        """Of images [batch, channel, ...] and filters [output, input, ...] ([input, output, ...] of a transposed one).
-        `sizes`: of the result, where the output padding does not say them. Unsupported where it is a library's."""
-        inputs, taps = weight.dims[1], weight.dims[2:]
-        outputs, groups = weight.dims[0], self.groups
-        if not is_stencil(outputs, inputs, groups, math.prod(taps)) or not taps or x.dtype[0] not in "fb":
-            raise Unsupported("a library's")
-        reach = [step * (tap - 1) for step, tap in zip(self.dilation, taps, strict=True)]
-        if transposed:
-            parted = w.reshape(weight, (groups, outputs // groups, inputs, *taps))
-            turned = w.transpose(parted, (0, 2, 1, *range(3, len(parted.dims))))
-            weight = w.reverse(
-                w.reshape(turned, (groups * inputs, outputs // groups, *taps)), range(2, len(weight.dims))
-            )
-            low = [each - pad for each, pad in zip(reach, self.padding, strict=True)]
-            spread = [(size - 1) * step + 1 for size, step in zip(x.dims[2:], self.stride, strict=True)]
-            wanted = sizes or [
-                size + 2 * before - each + more
-                for size, before, each, more in zip(spread, low, reach, self.more, strict=True)
-            ]
-            high = [
-                size + each - before - length
-                for size, each, before, length in zip(wanted, reach, low, spread, strict=True)
-            ]
-            return self._add(w, x, weight, wanted, [1] * len(taps), list(zip(low, high, strict=True)), self.stride)
-        edges = [(each, each) for each in self.padding]
-        rows = zip(x.dims[2:], self.padding, reach, self.stride, strict=True)
-        wanted = [(size + 2 * pad - each - 1) // step + 1 for size, pad, each, step in rows]
-        return self._add(w, x, weight, wanted, self.stride, edges, [1] * len(taps))
-
-    def _add(
-        self, w: HloWriter, x: HloValue, weight: HloValue, sizes: Sequence[int], stride: Sequence[int],
-        edges: Sequence[tuple[int, int]], spread: Sequence[int],
-    ) -> HloValue:  # fmt: skip
-        places = "".join(map(str, range(len(sizes))))
-        attributes = (
-            f"{_window(weight.dims[2:], stride, edges, dilation=self.dilation, spread=spread)}, "
-            f"dim_labels=bf{places}_oi{places}->bf{places}, feature_group_count={self.groups}"
-        )
-        return w.add("convolution", x.dtype, (x.dims[0], weight.dims[0], *sizes), [x, weight], attributes)
+def _numbers(call: OperatorCall, place: int, rank: int, name: str = "", default: Sequence[int] = ()) -> tuple[int, ...]:
+    """One for each dimension of a window."""
+    found = call.integers(place, name) or tuple(default)
+    return found * rank if len(found) == 1 else found
 
 
 def _window(
@@ -187,14 +159,10 @@ class _Pool:
     def __init__(self, call: OperatorCall, x: HloValue, *, dilation: bool) -> None:
         name = call.node.operator.split("pool")[1]
         rank = len(call.integers(1) or ()) if name.startswith("_") else int(name[0])
-
-        def numbers(place: int, name: str, default: Sequence[int]) -> tuple[int, ...]:
-            found = call.integers(place, name) or tuple(default)
-            return found * rank if len(found) == 1 else found
-
-        self.sizes = numbers(1, "kernel_size", ())
-        self.stride, self.padding = numbers(2, "stride", self.sizes), numbers(3, "padding", (0,))
-        self.dilation = numbers(4, "dilation", (1,)) if dilation else (1,) * rank
+        self.sizes = _numbers(call, 1, rank, "kernel_size")
+        self.stride = _numbers(call, 2, rank, "stride", self.sizes)
+        self.padding = _numbers(call, 3, rank, "padding", (0,))
+        self.dilation = _numbers(call, 4, rank, "dilation", (1,)) if dilation else (1,) * rank
         self.dims = (*x.dims[: len(x.dims) - rank], *call.result.dims[-rank:])
         self.before = len(x.dims) - rank
         self.edges = [(0, 0)] * self.before + [(each, each) for each in self.padding]

@@ -17,7 +17,7 @@ import pytest
 from fusiond.service.client.client import Client
 from fusiond.service.daemon import lock
 from fusiond.service.daemon import socket as sockets
-from fusiond.testing.commands import FinishedCommand
+from tests.finished_command import FinishedCommand
 
 PATIENCE_SECS = 40.0
 

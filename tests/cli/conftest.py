@@ -9,8 +9,8 @@ from fusiond.cli import main
 from fusiond.model.events import Events
 from fusiond.requests import jobs
 from fusiond.store.database import Store
-from fusiond.testing.commands import FinishedCommand
 from tests import fake_daemon as daemon
+from tests.finished_command import FinishedCommand
 
 JOB = "strategy: toy\npair: [hist, maxpool]\nsizes: {a.n: 500}\nsearch: {trials: 3}\n"
 

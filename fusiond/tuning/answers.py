@@ -59,10 +59,11 @@ def conclude(context: Bench, entered: Field, ended: str = "") -> tuple[Record | 
     while True:
         compared = _compared(context, entered)
         if compared is None:
-            return _gave_up(context, entered, ended)
+            why = finals.lost(context) if entered.candidates else ""
+            return _without_evidence(context, entered, _joined(ended, why or _tally(context)), None)
         chosen = verdict.conclude(compared.log_ratios, least_gain)
         if chosen is None:
-            return _nothing_fused(context, entered, ended, compared)
+            return _without_evidence(context, entered, _joined(ended, _tally(context)), compared)
         chosen = _defended(chosen, compared, entered.incumbent, least_gain)
         entrant = entered.candidates[chosen.key]
         checks = finals.check(context, entrant)
@@ -184,31 +185,14 @@ def _beaten(old: Record, record: Record) -> str:
 # --- without a winner -----------------------------------------------------------------------------------
 
 
-def _gave_up(context: Context, entered: Field, ended: str) -> tuple[Record | None, str]:
-    """Too few processes that all share: no evidence."""
-    why = finals.lost(context)
-    if not entered.candidates or not why:
-        return _nothing_fused(context, entered, ended, None)
-    return _without_evidence(context, entered, _joined(ended, why), None)
-
-
-def _nothing_fused(
-    context: Context, entered: Field, ended: str, compared: Compared | None
-) -> tuple[Record | None, str]:
-    """No candidate came through."""
-    return _without_evidence(context, entered, _joined(ended, _tally(context)), compared)
-
-
 def _without_evidence(
     context: Context, entered: Field, ended: str, compared: Compared | None
 ) -> tuple[Record | None, str]:
-    if entered.incumbent is not None:
-        why = _gone(context, entered.incumbent)
-        if not why:
-            lost = _lost(context, entered.incumbent)
-            return None, f"it could not be measured this time: {lost}" if lost else ended
-    else:
-        why = None
+    """No candidate came through: why, in `ended`."""
+    why = None if entered.incumbent is None else _gone(context, entered.incumbent)
+    if entered.incumbent is not None and not why:
+        lost = _lost(context, entered.incumbent)
+        return None, f"it could not be measured this time: {lost}" if lost else ended
     way, time_us = entered.baseline, None
     if compared is not None:
         way, time_us = compared.opponent, compared.opponent_us(next(iter(compared.measured)))

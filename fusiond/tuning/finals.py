@@ -24,7 +24,7 @@ from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose,
 from fusiond.model.program import Program, SizeError
 from fusiond.tuning import verdict
 from fusiond.tuning.bench import Bench
-from fusiond.tuning.context import Context, UnfusedBaseline
+from fusiond.tuning.context import Context
 from fusiond.tuning.judging import referee
 from fusiond.tuning.measuring import References
 
@@ -101,14 +101,8 @@ class Field:
         return {self.baseline.key: self.baseline, **self.rivals}
 
 
-def field(
-    context: Bench,
-    baseline: UnfusedBaseline,
-    contenders: Sequence[UnfusedBaseline] = (),
-    finalists: Mapping[str, Entrant] | None = None,
-) -> Field:
+def field(context: Bench, ways: Sequence[Entrant], finalists: Mapping[str, Entrant] | None = None) -> Field:
     """Who takes part: the best of the search (or those that are given), the fastest unfused ways, the incumbent."""
-    ways = [Entrant(program=each.program, config=each.config, name=each.name) for each in (baseline, *contenders)]
     rivals = {each.key: each for each in ways[1:]}
     best = dict(_finalists(context) if finalists is None else finalists)
     incumbent = _incumbent(context)

@@ -188,14 +188,6 @@ class _WrongError(FusiondError):
     """A candidate is wrong; the text is why."""
 
 
-class _WrongResultError(_WrongError):
-    """The same by its outputs: what else is wrong with it may be the cause."""
-
-    def __init__(self, reason: str, place: referee.InspectedPlace) -> None:
-        super().__init__(reason)
-        self.place = place
-
-
 class _Bench:
     """One case on one device."""
 
@@ -208,7 +200,6 @@ class _Bench:
         self._scrutiny = case.analysis.scrutiny
         self._hints: list[str] = []
         self._seeds: tuple[int, ...] = ()
-        self._odd_reference: Program | None = None
         self._by_function = self._scrutiny is not None and self._scrutiny.function is not None
         """The reference is a function, and the program in its place is the candidate itself."""
         self._gpu = gpu_of(device.arch) if device.arch.startswith("sm_") else H100
@@ -239,53 +230,38 @@ class _Bench:
             raise _WrongError(launching)
         references = self._references(case.reference, "given")
         self._seeds = tuple(seed for seed, _ in references.of)
-        places, wrong = self._places(references)
-        if not places:
-            raise _WrongError(wrong)
+        place, wrong = self._place(case.candidate, references)
+        places, smallest = [place], case.reference
+        odd = None if wrong or "odd" in self._without else self._odd()
+        if odd is not None:
+            at, moved = odd
+            place, wrong = self._place(moved.candidate, self._references(moved.reference, "odd", precision=False), at)
+            places, smallest = [*places, place], moved.reference
         self._measurer.fresh()  # what follows needs no device
-        reference: Path | MeasureFailed | None
-        reference = self._measurer.bundle(case.reference if len(places) == 1 else self._odd_reference or case.reference)
-        if self._by_function or isinstance(reference, MeasureFailed):
-            reference = None
+        reference = self._measurer.bundle(smallest)
+        self._inspect(places, None if self._by_function or isinstance(reference, MeasureFailed) else reference, wrong)
+
+    def _inspect(self, places: list[referee.InspectedPlace], reference: Path | None = None, wrong: str = "") -> None:
+        """_WrongError with what is `wrong` already, and what may be the cause."""
         accused = referee.Accused(
-            places=tuple(places), reference=reference,
-            timeout_secs=self._timeout_secs, wrong=bool(wrong),
-        )  # fmt: skip
+            places=tuple(places), reference=reference, timeout_secs=self._timeout_secs, wrong=bool(wrong)
+        )
         problem, hints = referee.inspect(accused, without=self._without)
         self._hints += hints
-        if wrong or problem:  # what is wrong, and then what may be the cause
+        if wrong or problem:
             raise _WrongError("; ".join(dict.fromkeys(filter(None, (wrong, problem)))))
 
     def _inspected(self, program: Program, references: References) -> None:
         """_WrongError where another config of the candidate is wrong by what was looked at in the given one only."""
-        place = self._place(program, references)
+        place, wrong = self._place(program, references)
         sizes = self._case.prepared.strategy.odd_sizes(self._case.prepared.workload) or {}
         with contextlib.suppress(SizeError):
-            odd = self._case.reference.at(sizes), program.at(sizes)
-            if sizes and "odd" not in self._without:
-                said = ", ".join(f"{name}={value}" for name, value in sizes.items())
-                self._place(odd[1], self._references(odd[0], "odd", precision=False), f" at {said}")
-        accused = referee.Accused(places=(place,), reference=None, timeout_secs=self._timeout_secs)
-        problem, hints = referee.inspect(accused, without=self._without)
-        self._hints += hints
-        if problem:
-            raise _WrongError(problem)
-
-    def _places(self, references: References) -> tuple[list[referee.InspectedPlace], str]:
-        """Where the candidate is to be looked at further, and why it is wrong already: its outputs, at the job's sizes
-        and at odd ones. None where it is no good to run it again."""
-        case = self._case
-        places = []
-        try:
-            places.append(self._place(case.candidate, references))
-            odd = None if "odd" in self._without else self._odd()
-            if odd is not None:
-                self._odd_reference = odd[3]
-                places.append(self._place(odd[1], odd[2], f" at {odd[0]}"))
-        except _WrongResultError as problem:
-            places.append(problem.place)
-            return places, str(problem)
-        return places, ""
+            reference, moved = self._case.reference.at(sizes), program.at(sizes)
+            if sizes and not wrong and "odd" not in self._without:
+                _, wrong = self._place(moved, self._references(reference, "odd", precision=False), _at(sizes))
+        if wrong:
+            raise _WrongError(wrong)
+        self._inspect([place])
 
     def _references(self, program: Program, name: str, *, precision: bool = True) -> References:
         scrutiny, own = self._scrutiny, self._by_function  # then it is the candidate itself
@@ -303,29 +279,26 @@ class _Bench:
             self._hints.append(f"precision was judged by the tolerances alone: {found.untold}")
         return found
 
-    def _place(self, program: Program, references: References, at: str = "") -> referee.InspectedPlace:
+    def _place(self, program: Program, references: References, at: str = "") -> tuple[referee.InspectedPlace, str]:
+        """Where it is to be looked at further, and why its outputs are wrong there. _WrongError where it is no good to
+        run it again."""
         worst = self._measurer.check(program, references)
         if isinstance(worst, MeasureFailed) and worst.outcome is not Outcome.WRONG_RESULT:
             raise _WrongError(_said(worst) + at)
         bundle = self._measurer.bundle(program)
         assert isinstance(bundle, Path)
-        seed, outputs = references.of[0]
-        place = referee.InspectedPlace(program=program, bundle=bundle, seed=seed, outputs=Path(outputs))
-        if isinstance(worst, MeasureFailed):
-            raise _WrongResultError(worst.reason + at, place)
-        return place
+        place = referee.InspectedPlace.of(program, bundle, references)
+        return place, worst.reason + at if isinstance(worst, MeasureFailed) else ""
 
-    def _odd(self) -> tuple[str, Program, References, Program] | None:
-        """(the sizes as a text, the candidate there, what is right there, the reference there)."""
+    def _odd(self) -> tuple[str, _Case] | None:
+        """The odd sizes as a text, and the case there."""
         case = self._case
         sizes = case.prepared.strategy.odd_sizes(case.prepared.workload)
         if not sizes:
             self._hints.append("tails were not looked at: the reference gives no odd sizes (`odd: {n: 4099}`)")
             return None
         job = dataclasses.replace(case.prepared.job, sizes={**case.prepared.job.sizes, **sizes})
-        moved = _case(self._registry, job, self._provider, self._device, most=1)
-        text = ", ".join(f"{name}={value}" for name, value in sizes.items())
-        return text, moved.candidate, self._references(moved.reference, "odd", precision=False), moved.reference
+        return _at(sizes), _case(self._registry, job, self._provider, self._device, most=1)
 
     # --- how fast ---
 
@@ -403,6 +376,10 @@ class _Bench:
         found = verdict.estimate(logs, 1)
         interval = (round(found.low, 4), round(found.high, 4))
         return best, {} if self._by_function else {"speedup": round(found.speedup, 4), "ci95": interval}
+
+
+def _at(sizes: Mapping[str, int]) -> str:
+    return f" at {', '.join(f'{name}={value}' for name, value in sizes.items())}"
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:

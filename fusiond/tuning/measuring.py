@@ -30,7 +30,7 @@ from fusiond.model.outcomes import BuildFailed, MeasureFailed, Measurement, Outc
 from fusiond.model.program import Program, Source, settled
 from fusiond.model.system import faults, files
 from fusiond.tuning.contention import Contention, Policy
-from fusiond.tuning.judging.truth import Truth, truth
+from fusiond.tuning.judging.truth import truth
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ SEEDS = (0, 1)  #: Every candidate is checked on the data of both; timing uses t
 
 
 Made = TypeVar("Made")
+Reply = TypeVar("Reply", protocol.Checked, Measurement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class Measurer:
         jobs: int | None = None,
         least_patience_secs: float = 10.0,
         contention: Contention | None = None,
-        let_in: Callable[[Callable[[], None]], None] | None = None,
+        let_in: Callable[[Callable[[], None]], None] = lambda leave: None,
     ) -> None:
         """`let_in`: leave the device to a visitor, where there is one, after what it is given was called."""
         self._let_in = let_in
@@ -193,11 +194,10 @@ class Measurer:
             path = self._work / f"{name}-{seed}.npz"
             request = protocol.Reference(bundle=str(folder), seed=seed, outputs=str(path))
             begun = time.monotonic()
-            reply = self._call(request, 60 + self._patience_secs)
+            reply = self._call(request, 60 + self._patience_secs, protocol.Checked)
             run_secs = min(run_secs, time.monotonic() - begun)  # the first one starts the child, too
             if isinstance(reply, MeasureFailed):
                 return reply
-            assert isinstance(reply, protocol.Checked)
             made.append((seed, str(path)))
             unproven.append(reply.unproven)
         always = tuple(each for each in unproven[0] if all(each in others for others in unproven))
@@ -218,22 +218,21 @@ class Measurer:
         sizes = dict(program.sizes)
         numbers = {**dict(settled(tuple(scrutiny.numbers.items()), sizes, sizes)), **sizes}
 
-        def make(of: tuple[int, str]) -> Truth:
-            out = Path(of[1]).with_suffix(".truth.npz")
-            against = None if function else Path(of[1])
+        paths = tuple((seed, str(Path(path).with_suffix(".truth.npz"))) for seed, path in found.of)
+
+        def make(seed: int, given: str, out: str) -> str:
+            against = None if function else Path(given)
             try:
-                return truth(folder, out, seed=of[0], function=function, numbers=numbers, against=against)
+                return truth(folder, Path(out), seed=seed, function=function, numbers=numbers, against=against)
             except RequestError as problem:
                 if scrutiny.function is None:
                     raise
                 raise RequestError(str(problem).replace(str(file), scrutiny.function.path)) from None
 
         with ThreadPoolExecutor(len(SEEDS)) as pool:
-            made = list(pool.map(make, found.of))
-        reason = next((each.reason for each in made if each.path is None), "")
-        if reason:
-            return replace(found, untold=reason)
-        paths = tuple((seed, str(each.path)) for (seed, _), each in zip(found.of, made, strict=True))
+            untold = list(pool.map(make, *zip(*found.of, strict=True), [out for _, out in paths]))
+        if any(untold):
+            return replace(found, untold=next(filter(None, untold)))
         return replace(found, of=paths if function else found.of, truths=paths if scrutiny.precision else ())
 
     def check(self, program: Program, references: References) -> float | MeasureFailed:
@@ -246,9 +245,7 @@ class Measurer:
         request = protocol.CheckRequest(
             bundle=str(folder), references=references.of, suspicious=references.suspicious, truths=references.truths
         )
-        reply = self._call(request, patience)
-        if isinstance(reply, Measurement | protocol.Calibrated):
-            raise DeviceError(f"the worker answered a check with a {type(reply).__name__}")
+        reply = self._call(request, patience, protocol.Checked)
         return reply if isinstance(reply, MeasureFailed) else reply.worst
 
     # --- sampling ---
@@ -280,15 +277,13 @@ class Measurer:
 
     def _spoilt(self, measured: Measurement) -> str:
         """Why a batch says nothing; empty when it is good."""
-        off = self._session.off(measured.after)
+        off, others = self._session.off(measured.after), max(measured.before.others, measured.after.others)
         if reason := throttled(measured.after, measured.before):
             return reason
         if off:
             return f"the device is slower than it was ({off})"
-        others = max(measured.before.others, measured.after.others)
-        if others and self._contention.policy is not Policy.SHARE:
-            return f"{others} other processes used the device"
-        return ""
+        shared = self._contention.policy is Policy.SHARE
+        return f"{others} other processes used the device" if others and not shared else ""
 
     def _sample(
         self, program: Program, against: Program | None, plan: Sampling, references: References
@@ -305,10 +300,8 @@ class Measurer:
         )  # fmt: skip
         patience = self._patience_secs + plan.warm_up_secs + plan.budget_secs + 60 * references.run_secs
         begun = time.monotonic()
-        reply = self._call(request, patience)
+        reply = self._call(request, patience, Measurement)
         self._sampled_secs = [*self._sampled_secs[-KEPT_TIMES:], time.monotonic() - begun]
-        if isinstance(reply, protocol.Checked | protocol.Calibrated):
-            raise DeviceError(f"the worker answered a measurement with a {type(reply).__name__}")
         return reply
 
     def expected_secs(self, programs: int) -> float:
@@ -317,12 +310,16 @@ class Measurer:
             return float(programs)
         return CHILD_SECS + programs * sum(self._sampled_secs) / len(self._sampled_secs)
 
-    def _call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
+    def _call(self, request: protocol.Request, timeout_secs: float, kind: type[Reply]) -> Reply | MeasureFailed:
         begun = time.monotonic()
         try:
-            return self._runner.call(request, timeout_secs)
+            reply = self._runner.call(request, timeout_secs)
         finally:
             self.busy_secs += time.monotonic() - begun
+        if isinstance(reply, MeasureFailed | kind):
+            return reply
+        asked = "a measurement" if kind is Measurement else "a check"
+        raise DeviceError(f"the worker answered {asked} with a {type(reply).__name__}")
 
     def fresh(self) -> None:
         """Let the next request be the first of a new child process."""
@@ -333,8 +330,7 @@ class Measurer:
     def _pause(self) -> None:
         """Where a visitor may have the device. The child ends for it: it would keep its memory, and be taken for
         another one that computes. One process of the finals measures all of its programs; there is no pause in it."""
-        if self._let_in is not None:
-            self._let_in(self._runner.fresh)
+        self._let_in(self._runner.fresh)
 
 
 def fresh_seeds() -> tuple[int, int]:

@@ -13,7 +13,7 @@ from fusiond.devices.counting.model import H100, Gpu
 from fusiond.devices.cuda import counters
 from fusiond.model.errors import FusiondError
 from fusiond.model.nouns import COUNTED, MEASURED, Value
-from fusiond.model.outcomes import Outcome, Record, Trial
+from fusiond.model.outcomes import Outcome, Trial
 from fusiond.strategy.space import chooser
 from fusiond.tuning import counts
 from fusiond.tuning.context import Context
@@ -45,8 +45,7 @@ def _of_all(context: Context, gpu: Gpu) -> None:
     have = context.store.profiles(keys, gpu.name, COUNTED)
     for key in sorted(keys - have.keys()):
         program = context.store.program(key)
-        rows = None if program is None else cached.known(program, gpu)
-        if rows is not None:
+        if program is not None and (rows := cached.known(program, gpu)) is not None:
             context.store.save_profile(key, gpu.name, COUNTED, rows)
 
 
@@ -58,11 +57,8 @@ def _of_variants(context: Context, gpu: Gpu) -> None:
     for each in sorted(trials, key=lambda each: -(each.ratio or 0.0)):
         best.setdefault(each.config.get(name or ""), each)
     keys = {key for each in best.values() if (key := each.program_key) is not None}
-    programs = {}
-    for key in sorted(keys - context.store.profiles(keys, gpu.name, COUNTED).keys()):
-        program = context.store.program(key)
-        if program is not None:
-            programs[key] = program
+    missing = sorted(keys - context.store.profiles(keys, gpu.name, COUNTED).keys())
+    programs = {key: program for key in missing if (program := context.store.program(key)) is not None}
     if not programs or nvcc.find() is None:
         return
     context.phase("counting", f"what each variant would pay on {gpu.name}")
@@ -75,7 +71,9 @@ def _of_answer(context: Context, gpu: Gpu) -> None:
     record = context.store.record(context.prepared.workload.key, context.device.key, context.search.cache)
     if record is None:
         return
-    for label, key in _sides(record).items():
+    for label, key in (("native", record.baseline_program_key), ("fused", record.program_key)):
+        if key is None:
+            continue
         rows: Sequence[Mapping[str, Any]] = [each for each in record.counted if each["program"] == label]
         if rows:
             context.store.save_profile(key, gpu.name, COUNTED, rows)
@@ -90,8 +88,3 @@ def _of_answer(context: Context, gpu: Gpu) -> None:
                 context.store.save_profile(key, context.device.key, MEASURED, [found])
             else:
                 log.info("no hardware counters of %s: %s", context.prepared.workload.name, found["reason"])
-
-
-def _sides(record: Record) -> dict[str, str]:
-    sides = {"native": record.baseline_program_key, "fused": record.program_key}
-    return {label: key for label, key in sides.items() if key is not None}

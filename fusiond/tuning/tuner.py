@@ -286,12 +286,13 @@ class Tuner:
         self._parts(context)
         self._probes(context)
         bench = ready(context)
-        baseline, *contenders = fastest_unfused(bench)
+        unfused = fastest_unfused(bench)
+        ways = [finals.Entrant(program=each.program, config=each.config, name=each.name) for each in unfused]
         self._events.publish(
             say.PhaseStarted(job=context.row.id, phase="search", then_secs=finals.expected_secs(context))
         )
-        ended = search(bench, baseline)
-        entered = finals.field(bench, baseline, contenders)
+        ended = search(bench, unfused[0])
+        entered = finals.field(bench, ways)
         finals.measure(bench, entered)
         answers.publish(context, *answers.conclude(bench, entered, ended))
         profiles.keep(context)

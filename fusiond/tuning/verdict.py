@@ -44,7 +44,7 @@ def estimate(log_ratios: Sequence[float], finalists: int) -> RatioEstimate:
     mean = math.fsum(log_ratios) / count
     variance = math.fsum((each - mean) ** 2 for each in log_ratios) / (count - 1)
     tail = (1 - CONFIDENCE) / 2 / max(1, finalists)
-    half = student_quantile(1 - tail, count - 1) * math.sqrt(variance / count)
+    half = _student_quantile(1 - tail, count - 1) * math.sqrt(variance / count)
     return RatioEstimate(speedup=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half), processes=count)
 
 
@@ -107,36 +107,7 @@ def judge(log_ratios: Sequence[float], finalists: int, least_gain: float, key: s
 
 
 @functools.cache
-def student_quantile(probability: float, degrees: int) -> float:
-    """The quantile of Student's t distribution, by bisection on its distribution function; error below 1e-9."""
-    if not 0.5 <= probability < 1.0:
-        raise ValueError("the probability must be from 0.5 to below 1")
-    low, high = 0.0, 1.0
-    while _student_cdf(high, degrees) < probability:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        if _student_cdf(middle, degrees) < probability:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+def _student_quantile(probability: float, degrees: int) -> float:
+    from scipy import special  # whoever only reads verdicts goes without
 
-
-def _student_cdf(t: float, degrees: int) -> float:
-    """For t >= 0. The finite sums of Abramowitz and Stegun 26.7.3 and 26.7.4, exact for whole degrees of freedom."""
-    angle = math.atan2(t, math.sqrt(degrees))
-    cosine = math.cos(angle)
-    if degrees % 2:
-        term, total = cosine, 0.0
-        for step in range(1, degrees - 1, 2):
-            total += term
-            term *= cosine * cosine * (step + 1) / (step + 2)
-        between = 2 / math.pi * (angle + math.sin(angle) * total)
-    else:
-        term, total = 1.0, 0.0
-        for step in range(0, degrees - 1, 2):
-            total += term
-            term *= cosine * cosine * (step + 1) / (step + 2)
-        between = math.sin(angle) * total
-    return 0.5 + between / 2
+    return float(special.stdtrit(degrees, probability))

@@ -8,32 +8,22 @@ of this box.
 
 import dataclasses
 import logging
-from dataclasses import dataclass
 
 from fusiond.model.errors import FusiondError, NothingKnown
 from fusiond.model.nouns import Config
 from fusiond.model.outcomes import MeasureFailed, Record
 from fusiond.model.program import Program
 from fusiond.store.exchange import signing
+from fusiond.store.exchange.database import Exchange
 from fusiond.store.exchange.entry import Refused
 from fusiond.store.exchange.find import exchange_of
 from fusiond.store.exchange.records import program_of, record_of, with_programs
 from fusiond.tuning import answers, finals, prior
 from fusiond.tuning.bench import Bench, ready
-from fusiond.tuning.context import Context, UnfusedBaseline
+from fusiond.tuning.context import Context
 from fusiond.tuning.finals import Entrant
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Carried:
-    """What a trusted signer found on an equal device."""
-
-    key: str
-    record: Record
-    fused: Program
-    unfused: Program
 
 
 def verify(context: Context) -> None:
@@ -48,18 +38,12 @@ def verify(context: Context) -> None:
     unfused = context.store.program(record.baseline_program_key)
     if context.store.program(record.program_key) is None or unfused is None:
         raise NothingKnown(f"the programs of {workload.name} are gone from the store; tune it again")
-    baseline = UnfusedBaseline(
-        name=record.baseline,
-        program=unfused,
-        config=record.baseline_config or context.store.config_of(unfused.key) or Config(()),
-        time_us=record.baseline_us,
-        ratio=1.0,
-    )
-    _conclude(ready(context), record, baseline, {})
+    config = record.baseline_config or context.store.config_of(unfused.key) or Config(())
+    _conclude(ready(context), record, Entrant(program=unfused, config=config, name=record.baseline), {})
 
 
-def _conclude(context: Bench, record: Record, baseline: UnfusedBaseline, finalists: dict[str, Entrant]) -> None:
-    entered = finals.field(context, baseline, finalists=finalists)
+def _conclude(context: Bench, record: Record, unfused: Entrant, finalists: dict[str, Entrant]) -> None:
+    entered = finals.field(context, [unfused], finalists)
     finals.measure(context, entered)
     found, why = answers.conclude(context, entered, record.ended)
     if found is None:  # what is recorded stands: no evidence is not a reason to forget it
@@ -73,52 +57,38 @@ def _conclude(context: Bench, record: Record, baseline: UnfusedBaseline, finalis
 
 def _verify_carried(context: Context) -> None:
     """The same for what was imported; what is wrong here is served no more."""
-    workload = context.prepared.workload
-    carried = _carried(context)
-    if carried is None:
+    workload, exchange = context.prepared.workload, exchange_of(context.store.path)
+    carried = None if exchange is None else _carried(context, exchange)
+    if carried is None or exchange is None:
         raise NothingKnown(f"nothing is recorded for {workload.name} on {context.device.name}")
-    record = carried.record
+    key, record, *programs = carried
     bench = ready(context)
-    for program in (carried.fused, carried.unfused):
+    for program in programs:
         context.store.save_program(program)
-    unfused = finals.checked(bench, carried.unfused.key, record.baseline_config, record.baseline)
-    fused = finals.checked(bench, carried.fused.key, record.config, "")
+    unfused = finals.checked(bench, programs[1].key, record.baseline_config, record.baseline)
+    fused = finals.checked(bench, programs[0].key, record.config, "")
     for each in (unfused, fused):
         if isinstance(each, MeasureFailed) and each.outcome not in finals.TRANSIENT:
-            _exchange_refutes(context, carried.key, f"{each.outcome.value}: {each.reason}")
+            reason = f"{each.outcome.value}: {each.reason}"
+            log.error("the imported answer to %s is not right here: %s", workload.name, reason)
+            exchange.refute(key, f"on {context.device.name}: {reason}")
     if not isinstance(unfused, Entrant) or not isinstance(fused, Entrant):
         failed = next(each for each in (unfused, fused) if isinstance(each, MeasureFailed))
         raise FusiondError(f"the imported answer to {workload.name} could not be measured here: {failed.reason}")
-    baseline = UnfusedBaseline(
-        name=record.baseline, program=unfused.program, config=unfused.config, time_us=record.baseline_us, ratio=1.0
-    )
-    _conclude(bench, record, baseline, {fused.key: fused})
+    _conclude(bench, record, unfused, {fused.key: fused})
 
 
-def _carried(context: Context) -> _Carried | None:
-    """The best imported answer of a trusted signer whose programs are whole and can be built here."""
-    exchange = exchange_of(context.store.path)
+def _carried(context: Context, exchange: Exchange) -> tuple[str, Record, Program, Program] | None:
+    """The best imported answer of a trusted signer whose programs (fused, unfused) are whole and can be built here,
+    with its key."""
     workload, device = context.prepared.workload, context.device
-    for each in exchange.of_workload(workload.key, device.key, context.search.cache) if exchange is not None else ():
-        assert exchange is not None
+    for each in exchange.of_workload(workload.key, device.key, context.search.cache):
         try:
             entry = with_programs(exchange, each["key"])
             if entry is None:
                 continue
             signing.verify(entry)
-            return _Carried(
-                key=entry.key,
-                record=record_of(entry, device),
-                fused=program_of(entry, "program"),
-                unfused=program_of(entry, "unfused"),
-            )
+            return entry.key, record_of(entry, device), program_of(entry, "program"), program_of(entry, "unfused")
         except Refused as problem:
             log.warning("an imported answer to %s cannot be measured again: %s", workload.name, problem)
     return None
-
-
-def _exchange_refutes(context: Context, key: str, reason: str) -> None:
-    exchange = exchange_of(context.store.path)
-    log.error("the imported answer to %s is not right here: %s", context.prepared.workload.name, reason)
-    if exchange is not None:
-        exchange.refute(key, f"on {context.device.name}: {reason}")

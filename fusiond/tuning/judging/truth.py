@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -39,14 +38,6 @@ _LONG_SECS = 5.0  #: Once this has passed, rounded inputs are not tried any more
 _FAR_OFF = 2.0**-8  #: A relative error that float32 does not have: where it has, a text counts bytes or bits of floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
-    """Where the outputs in double precision are; else `reason` says in one line why there are none."""
-
-    path: Path | None = None
-    reason: str = ""
-
-
 def truth(
     bundle: Path,
     out: Path,
@@ -56,8 +47,9 @@ def truth(
     numbers: Mapping[str, int | float] | None = None,
     against: Path | None = None,
     timeout_secs: float = 120.0,
-) -> Truth:
-    """Compute what a reference gives in double precision, and write it to `out`.
+) -> str:
+    """Compute what a reference gives in double precision, and write it to `out`; else say in one line why there is
+    none.
 
     The reference is the bundle's Program, or `function` (FILE.py:NAME), of the Program's inputs, its sizes and
     `numbers` (scalars and sizes by name). `against`: what the Program itself gives, an .npz with arrays by names of
@@ -81,13 +73,13 @@ def truth(
         raise RequestError(line)
     if done.returncode < 0:
         return _none(function, f"it dies of {faults.signal_name(-done.returncode)}")
-    return Truth(path=out) if done.returncode == 0 else Truth(reason=line)
+    return "" if done.returncode == 0 else line
 
 
-def _none(function: str | None, reason: str) -> Truth:
+def _none(function: str | None, reason: str) -> str:
     if function is not None:
         raise RequestError(reason, where=function)
-    return Truth(reason=f"in double precision: {reason}")
+    return f"in double precision: {reason}"
 
 
 def in_double_precision(program: Program, seed: int) -> dict[str, Array]:

@@ -1,5 +1,6 @@
 """`fuse`: a jitted function whose regions run as measured kernels where there are answers (see the package)."""
 
+import contextlib
 import functools
 import logging
 import threading
@@ -19,17 +20,14 @@ log = logging.getLogger("fusiond.jax")
 MOST_SHAPES = 64  #: Of a function, that are compiled before an answer is taken up; others are when they come again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class Region(region_answers.Region):
     """What became of a part of a function."""
 
-    name: str
-    state: str
-    """`fused`; `kept` (measured, and XLA's is as fast), `unknown` (asked for), `refused`, or `library` (XLA's)."""
-    reason: str
-    primitives: tuple[str, ...]
-    speedup: float | None = None  #: Over the unfused kernels that it was measured against
-    evidence: str = ""  #: `measured`, or `emulated`: then `speedup` says nothing of a GPU
+    __slots__ = ()
+
+    @property
+    def primitives(self) -> tuple[str, ...]:
+        return self.operators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +37,7 @@ class Report:
     regions: tuple[Region, ...]
 
     def __str__(self) -> str:
-        lines = []
-        for each in self.regions:
-            gain = f", {each.speedup:.2f}x its unfused kernels" if each.speedup and each.state == "fused" else ""
-            gain += f" ({each.evidence})" if gain and each.evidence != "measured" else ""
-            why = f": {each.reason}" if each.reason else ""
-            lines.append(f"{each.name}  {each.state}{gain}{why}")
-            lines.append(f"    {_counted(each.primitives)}")
-        return "\n".join(lines) or "nothing is computed"
-
-
-def _counted(names: Sequence[str]) -> str:
-    counts = {name: names.count(name) for name in dict.fromkeys(names)}
-    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items())
+        return "\n".join(line for each in self.regions for line in each.lines()) or "nothing is computed"
 
 
 class Fused:
@@ -137,7 +123,7 @@ class Fused:
         return "".join(each if each.isalnum() and each.isascii() else "_" for each in name)[:40] or "function"
 
     def _evaluated(self, closed: core.ClosedJaxpr, flat: Sequence[Any]) -> list[Any]:
-        from fusiond.jax import keys, regions
+        from fusiond.jax import lowering, regions
 
         cut = regions.cut(closed)
         codes = self._codes_of(cut)
@@ -147,83 +133,76 @@ class Fused:
         values: dict[core.Var, Any] = dict(zip(cut.inputs, flat, strict=True)) | dict(cut.constants)
         for segment, code in zip(cut.segments, codes, strict=True):
             given = [values[each] for each in segment.inputs]
-            given = [keys.numbers(each) for each in given] if segment.fusable else given
+            given = [lowering.numbers(each) for each in given] if segment.fusable else given
             if code is None:
                 made = core.jaxpr_as_fun(segment.jaxpr)(*given)
             else:
                 from fusiond.jax import ffi
 
                 made = ffi.region(segment.jaxpr, code, given)
-            made = keys.wrapped(made, [each.aval for each in segment.outputs]) if segment.fusable else made
+            made = lowering.wrapped(made, [each.aval for each in segment.outputs]) if segment.fusable else made
             values |= dict(zip(segment.outputs, made, strict=True))
         return [each.val if isinstance(each, core.Literal) else values[each] for each in cut.outputs]
 
     def _codes_of(self, cut: Any) -> list[Any]:
-        return [self._code(number, each) if each.fusable else None for number, each in enumerate(cut.segments)]
-
-    def _code(self, number: int, segment: Any) -> Any:
-        """How a region is launched; None where XLA computes it."""
-        region, code = self._judged(number, segment, ask=True)
-        log.info("%s", region)
-        return code
+        """How each region is launched; None where XLA computes it."""
+        judged = [(self._judged(at, each, ask=True) if each.fusable else None) for at, each in enumerate(cut.segments)]
+        for each in filter(None, judged):
+            log.info("%s", each[0])
+        return [each and each[1] for each in judged]
 
     def _judged(self, number: int, segment: Any, *, ask: bool) -> tuple[Region, Any]:
         from fusiond.jax import lowering, regions
 
         name = f"{self._name}_{number}"
-
-        def region(state: str, reason: str = "", speedup: float | None = None, evidence: str = "") -> Region:
-            said = {"primitives": segment.primitives, "speedup": speedup, "evidence": evidence}
-            return Region(name=name, state=state, reason=reason, **said)
-
+        region = Region(name=name, state="library", reason=segment.reason, operators=segment.primitives)
         if not segment.fusable:
-            small = regions.FUSABLE.issuperset(segment.primitives)
-            return region("library", segment.reason or ("too little to fuse" if small else "")), None
+            small = not segment.reason and regions.FUSABLE.issuperset(segment.primitives)
+            return replace(region, reason="too little to fuse") if small else region, None
         platform = _platform()
         if platform is None:
-            return region("refused", f"no kernels for {jax.default_backend()}"), None
+            return replace(region, state="refused", reason=f"no kernels for {jax.default_backend()}"), None
         if platform == "cpu" and not self._options.always:
-            return region("refused", "kernels for a processor are for trying out: always=True"), None
+            reason = "kernels for a processor are for trying out: always=True"
+            return replace(region, state="refused", reason=reason), None
         device = self._options.device or _device(platform)
         question = Question(name, lowering.hlo(name, segment.jaxpr), device, self._options.search)
         if ask and question.digest in self._codes:
             known, code = self._codes[question.digest]
-            return replace(known, name=name, primitives=segment.primitives), code
+            return replace(known, name=name, operators=segment.primitives), code
         decided = self._decided(region, question, segment, platform, ask=ask)
         if ask:
             self._codes[question.digest] = decided
         return decided
 
     def _decided(
-        self, region: Callable[..., Region], question: Question, segment: Any, platform: str, *, ask: bool
+        self, region: Region, question: Question, segment: Any, platform: str, *, ask: bool
     ) -> tuple[Region, Any]:
         asker = region_answers.of(self._options.db)
         found = asker.found(question, self._options) if ask else asker.look(question)
-        if found.state == "unknown":
-            if ask:
-                self._want(asker, question)
-            return region("unknown", found.reason or asker.standing(question)), None
-        if self._now(asker) or not found.usable(self._options):
-            return self._taken(region, found, segment, platform)
-        from fusiond.build import compiler
-
-        try:
-            with compiler.from_cache_only():
+        unknown = found.state == "unknown"
+        reason = found.reason or asker.standing(question) if unknown else "its code is being built"
+        if not unknown:
+            if self._now(asker) or not found.usable(self._options):
                 return self._taken(region, found, segment, platform)
-        except compiler.NotBuilt:
-            if ask:
-                self._want(asker, question, known=True)
-            return region("unknown", "its code is being built"), None
+            from fusiond.build import compiler
+
+            with contextlib.suppress(compiler.NotBuilt), compiler.from_cache_only():
+                return self._taken(region, found, segment, platform)
+        if ask:
+            self._want(asker, question, known=not unknown)
+        return replace(region, state="unknown", reason=reason), None
 
     def _now(self, asker: Asker) -> bool:
         """Whether this thread may compile: nobody waits for it, or whoever waits has asked for that."""
         return self._options.block or self._options.always or asker.in_background
 
-    def _taken(self, region: Callable[..., Region], found: Found, segment: Any, platform: str) -> tuple[Region, Any]:
+    def _taken(self, region: Region, found: Found, segment: Any, platform: str) -> tuple[Region, Any]:
         from fusiond.service.frameworks.launching import Unusable
 
         if not found.usable(self._options):
-            return region(*found.why_not(self._options, "XLA's is")), None
+            state, reason = found.why_not(self._options, "XLA's is")
+            return replace(region, state=state, reason=reason), None
         assert found.program is not None
         try:
             from fusiond.jax import ffi
@@ -231,9 +210,9 @@ class Fused:
             ffi.register(platform)
             code = ffi.launched(found.program, len(segment.inputs), len(segment.outputs), platform, found.arch)
         except Unusable as problem:
-            return region("refused", str(problem)), None
+            return replace(region, state="refused", reason=str(problem)), None
         more = "" if found.speedup else "its loops are a launch each, and fusing more gains nothing"
-        return region("fused", more, speedup=found.speedup, evidence=found.evidence), code
+        return replace(region, state="fused", reason=more, speedup=found.speedup, evidence=found.evidence), code
 
     def _want(self, asker: Asker, question: Question, *, known: bool = False) -> None:
         if question.digest in self._waiting:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from fusiond.jax import keys, loops, lowering
+from fusiond.jax import loops, lowering
 from fusiond.service.frameworks import MOST_TAPS, cutting, is_stencil
 from fusiond.service.frameworks.boundaries import boundaries
 from fusiond.service.frameworks.cutting import LEAST, Operation
@@ -147,7 +147,7 @@ def _segment(
     names = tuple(each.primitive.name for each in equations)
     computing = sum(LEAST if name == STENCIL or name in LOOPS else name not in MOVEMENT for name in names)
     fusable = not library and computing >= LEAST and bool(leaving)
-    return JaxprSegment(keys.plain(jaxpr) if fusable else jaxpr, inputs, leaving, fusable, names, reason)
+    return JaxprSegment(lowering.plain(jaxpr) if fusable else jaxpr, inputs, leaving, fusable, names, reason)
 
 
 def _read(equation: core.JaxprEqn) -> Iterable[core.Var]:
@@ -179,12 +179,12 @@ class _Problems:
         if not (known or name in TRIED) or equation.effects:
             return ""
         avals: list[Any] = [each.aval for each in (*equation.invars, *equation.outvars)]
-        if not all((str(each.dtype) in DTYPES or keys.is_key(each)) and 0 not in each.shape for each in avals):
+        if not all((str(each.dtype) in DTYPES or lowering.is_key(each)) and 0 not in each.shape for each in avals):
             return ""
         if known and not any(each.dtype == "complex64" for each in avals):
             return None
         tried = _segment([*self._before(equation), equation], _made(equation), library=False)
-        found = boundaries(lowering.hlo("tried", keys.plain(tried.jaxpr)))
+        found = boundaries(lowering.hlo("tried", lowering.plain(tried.jaxpr)))
         return f"{name}: {found[0]}" if found else None
 
     def _before(self, equation: core.JaxprEqn) -> list[core.JaxprEqn]:

@@ -7,17 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusiond.service.frameworks.region_answers import Region
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
-    """A part of a graph."""
-
-    name: str
-    state: str
-    """`fused`; `kept` (measured, and torch's is as fast), `unknown` (asked for), `refused`, or `library` (torch's)."""
-    reason: str
-    operators: tuple[str, ...]
-    speedup: float | None = None  #: Over the unfused kernels that it was measured against
+__all__ = ["CompiledGraphs", "Region", "Report", "explain", "opened"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,18 +20,8 @@ class Report:
     notes: tuple[str, ...] = ()  #: What concerns whole graphs
 
     def __str__(self) -> str:
-        lines = list(self.notes)
-        for each in self.regions:
-            gain = f", {each.speedup:.2f}x its unfused kernels" if each.speedup and each.state == "fused" else ""
-            lines.append(f"{each.name}  {each.state}{gain}{f': {each.reason}' if each.reason else ''}")
-            lines.append(f"    {_counted(each.operators)}")
+        lines = [*self.notes, *(line for each in self.regions for line in each.lines())]
         return "\n".join(lines) or "nothing was compiled by fusiond yet: call the model first"
-
-
-def _counted(operators: Sequence[str]) -> str:
-    names = [each.removeprefix("aten.").removesuffix(".default") for each in operators if each != "getitem"]
-    counts = {name: names.count(name) for name in dict.fromkeys(names)}
-    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items())
 
 
 class CompiledGraphs:

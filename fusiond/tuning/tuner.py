@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 
 from fusiond.devices.base import DeviceProvider
 from fusiond.devices.lock import DeviceHold, device_lock
@@ -69,30 +70,19 @@ class _Outdated(FusiondError):
     """What a job has measured so far was measured under other conditions than those of here and now."""
 
 
+@dataclass(frozen=True, slots=True)
 class Tuner:
     """Runs claimed jobs, one at a time."""
 
-    def __init__(
-        self,
-        store: Store,
-        registry: Registry,
-        events: Events,
-        *,
-        runner: RunnerFactory = Supervisor,
-        least_patience_secs: float = 10.0,
-        build_jobs: int | None = None,
-        policy: Policy = Policy.SHARE,
-        busy: Callable[[DeviceInfo], str | None] = lambda device: None,
-    ) -> None:
-        """`build_jobs`: how many compilers may run at once; None: as many as there are cores. `busy` says who else
-        computes on a device, `policy` what is done about it."""
-        self._store = store
-        self._registry = registry
-        self._events = events
-        self._runner = runner
-        self._least_patience_secs = least_patience_secs
-        self._build_jobs = build_jobs
-        self._policy, self._busy = policy, busy
+    store: Store
+    registry: Registry
+    events: Events
+    _: KW_ONLY
+    runner: RunnerFactory = Supervisor
+    least_patience_secs: float = 10.0
+    build_jobs: int | None = None  #: How many compilers may run at once; None: as many as there are cores
+    policy: Policy = Policy.SHARE  #: What is done about others on a device
+    busy: Callable[[DeviceInfo], str | None] = lambda device: None  #: Who else computes on a device
 
     def run(
         self,
@@ -118,35 +108,35 @@ class Tuner:
                 self._run(job_id, stop, device, finish, prepared)
             except _Outdated as reason:
                 state, problem = JobState.FAILED, f"{reason}; it is in the queue again, from the start"
-                again = prepare(self._registry, self._store.load_job(job_id))
-                self._store.begin_anew(job_id, problem, again.job, again.workload)  # both or neither
+                again = prepare(self.registry, self.store.load_job(job_id))
+                self.store.begin_anew(job_id, problem, again.job, again.workload)  # both or neither
         except Interrupted as interruption:
-            if not self._store.cancel_requested(job_id):
-                self._store.requeue(job_id)
+            if not self.store.cancel_requested(job_id):
+                self.store.requeue(job_id)
                 self._ended(job_id, JobState.QUEUED, str(interruption))
                 return JobState.QUEUED
             state = JobState.CANCELLED
         except DeviceSick as sickness:
-            self._store.requeue(job_id, waits_for=str(sickness))
+            self.store.requeue(job_id, waits_for=str(sickness))
             self._ended(job_id, JobState.QUEUED, str(sickness))
             raise
         except Exception as failure:
             fault = faults.of(failure)
             if fault is not None:
                 secs = FIRST_WAIT_SECS * 2 ** min(self._known_row(job_id).retries, 10)
-                state = self._store.wait(job_id, str(fault), secs=secs)
+                state = self.store.wait(job_id, str(fault), secs=secs)
                 self._ended(job_id, state, str(fault))
                 return state
             if not isinstance(failure, FusiondError):
                 raise
             state, problem = JobState.FAILED, str(failure)
-        self._store.finish(job_id, state, problem)  # does nothing to a job that has ended
+        self.store.finish(job_id, state, problem)  # does nothing to a job that has ended
         self._ended(job_id, state, problem)
         return state
 
     def _ended(self, job_id: str, state: JobState, problem: str | None) -> None:
         row = self._known_row(job_id)
-        self._events.publish(
+        self.events.publish(
             say.JobEnded(
                 job=job_id,
                 state=state.value,
@@ -165,51 +155,51 @@ class Tuner:
         prepared: Prepared | None,
     ) -> None:
         row = self._known_row(job_id)
-        job = self._store.load_job(row.id)
+        job = self.store.load_job(row.id)
         if prepared is None or prepared.job != job:
-            prepared = prepare(self._registry, job)
+            prepared = prepare(self.registry, job)
         if prepared.workload.key != row.workload_key:
             raise StoreError("a plugin has changed what this job means since it was submitted; submit it again")
         provider, info = self._device_of(row, device.name if device else job.device)
-        if self._store.environments(row.id) - {(info.key, info.env_key)}:
+        if self.store.environments(row.id) - {(info.key, info.env_key)}:
             raise _Outdated(f"the driver or the toolkit of {info.name} has changed since it began")
-        self._store.save_device(info)
-        self._store.set_device(row.id, info.key)
-        if reason := self._store.sick(info.key, info.uuid):
+        self.store.save_device(info)
+        self.store.set_device(row.id, info.key)
+        if reason := self.store.sick(info.key, info.uuid):
             raise DeviceSick(info.name, reason)
 
         def asked_to_stop() -> bool:
-            return stop() or self._store.cancel_requested(row.id)
+            return stop() or self.store.cancel_requested(row.id)
 
         def asked_to_finish() -> bool:
-            return finish() or self._store.finish_requested(row.id)
+            return finish() or self.store.finish_requested(row.id)
 
         def waiting(who: str) -> None:
-            self._events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=who))
+            self.events.publish(say.PhaseStarted(job=row.id, phase="waiting", detail=who))
 
-        contention = Contention(policy=self._policy, busy=lambda: self._busy(info), stop=asked_to_stop, waiting=waiting)
+        contention = Contention(policy=self.policy, busy=lambda: self.busy(info), stop=asked_to_stop, waiting=waiting)
         with self._locked(row.id, info, asked_to_stop, waiting) as hold:
 
             def let_in(leave: Callable[[], None]) -> None:
                 hold.let_in(leave, asked_to_stop)
 
             contention.wait()
-            runner = self._runner(provider, info)
+            runner = self.runner(provider, info)
             measurer = Measurer(
                 provider,
                 runner,
-                self._store.artifacts / "bundles",
-                self._store.artifacts / "work" / row.id,
-                least_patience_secs=self._least_patience_secs,
-                jobs=self._build_jobs,
+                self.store.artifacts / "bundles",
+                self.store.artifacts / "work" / row.id,
+                least_patience_secs=self.least_patience_secs,
+                jobs=self.build_jobs,
                 contention=contention,
                 let_in=let_in,
             )
             try:
                 with self._timed(row.id, measurer):
                     context = Context(
-                        store=self._store,
-                        events=self._events,
+                        store=self.store,
+                        events=self.events,
                         row=row,
                         prepared=prepared,
                         provider=provider,
@@ -218,7 +208,7 @@ class Tuner:
                         stop=asked_to_stop,
                         finish=asked_to_finish,
                         analysis=self._analysis(prepared, provider, info),
-                        calibrated=self._store.calibration(info.key, info.env.get("driver", "")),
+                        calibrated=self.store.calibration(info.key, info.env.get("driver", "")),
                     )
                     (self._verify if row.kind == "verify" else self._tune)(context)
             finally:
@@ -235,7 +225,7 @@ class Tuner:
         def tell(who: str) -> None:
             nonlocal told
             told = True
-            self._store.set_waiting_for(job_id, f"{device.name}: {who}")
+            self.store.set_waiting_for(job_id, f"{device.name}: {who}")
             waiting(who)
 
         with contextlib.ExitStack() as held:
@@ -243,7 +233,7 @@ class Tuner:
                 hold = held.enter_context(device_lock(device, stop=stop, waiting=tell))
             finally:
                 if told:
-                    self._store.set_waiting_for(job_id, "")
+                    self.store.set_waiting_for(job_id, "")
             yield hold
 
     @contextlib.contextmanager
@@ -254,30 +244,30 @@ class Tuner:
             yield
         finally:
             wall_secs, device_secs = time.monotonic() - begun, measurer.busy_secs - busy
-            self._store.add_time(job_id, wall_secs=wall_secs, device_secs=device_secs)
+            self.store.add_time(job_id, wall_secs=wall_secs, device_secs=device_secs)
 
     def _known_row(self, job_id: str) -> JobRow:
-        row = self._store.job(job_id)
+        row = self.store.job(job_id)
         if row is None:
             raise StoreError(f"there is no job {job_id}")
         return row
 
     def _device_of(self, row: JobRow, request: str) -> tuple[DeviceProvider, DeviceInfo]:
         """The device of a job: the one it began on, as long as that is here; numbers of two devices do not compare."""
-        chosen = choose_device(self._registry, request)
+        chosen = choose_device(self.registry, request)
         if row.device_key in (None, chosen[1].key):
             return chosen
-        for provider, info in self._registry.devices():
+        for provider, info in self.registry.devices():
             if info.key == row.device_key:
                 return provider, info
         raise _Outdated(f"the device it began on is not here any more ({chosen[1].name} is another one)")
 
     def _analysis(self, prepared: Prepared, provider: DeviceProvider, device: DeviceInfo) -> Analysis:
-        return prepared.strategy.analyse(prepared.workload, target_of(provider, device, self._registry))
+        return prepared.strategy.analyse(prepared.workload, target_of(provider, device, self.registry))
 
     def _verify(self, context: Context) -> None:
         self._announce(context)
-        known = known_answers(self._store, self._registry, context.strategy, context.analysis, context.device.key)
+        known = known_answers(self.store, self.registry, context.strategy, context.analysis, context.device.key)
         context.answers.update(known)
         verify(context)
 
@@ -288,7 +278,7 @@ class Tuner:
         bench = ready(context)
         unfused = fastest_unfused(bench)
         ways = [finals.Entrant(program=each.program, config=each.config, name=each.name) for each in unfused]
-        self._events.publish(
+        self.events.publish(
             say.PhaseStarted(job=context.row.id, phase="search", then_secs=finals.expected_secs(context))
         )
         ended = search(bench, unfused[0])
@@ -298,13 +288,13 @@ class Tuner:
         profiles.keep(context)
 
     def _announce(self, context: Context) -> None:
-        self._events.publish(
+        self.events.publish(
             say.JobStarted(
                 job=context.row.id,
                 workload=context.prepared.workload.name,
                 device=context.device.name,
                 budget=context.prepared.job.search.trials,
-                known=len(self._store.trials(context.row.id)),
+                known=len(self.store.trials(context.row.id)),
                 parent=context.row.parent,
             )
         )
@@ -317,7 +307,7 @@ class Tuner:
         for number, job in enumerate(wanted, 1):
             # Nobody is to be asked for data that the user did not write; the whole is compared in any case.
             job = dataclasses.replace(job, device=context.device.name, accept_constant=True)
-            part = prepare(self._registry, job)
+            part = prepare(self.registry, job)
             key = part.workload.key
             if not self._answered(context, part):
                 if context.finish():
@@ -325,7 +315,7 @@ class Tuner:
                 given = between(context) if given is None else given
                 context.phase("part", part.workload.name, number, len(wanted))
                 row = self._part_of(context, part)
-                self._store.claim(this_process(), job=row.id)
+                self.store.claim(this_process(), job=row.id)
                 try:
                     with self._timed(row.id, context.measurer):
                         self._tune(
@@ -340,12 +330,12 @@ class Tuner:
                         )
                 except RequestError as refused:  # it can be planned, and not run: the workload does without its record
                     log.warning("part %s", refused)
-                    self._store.finish(row.id, JobState.FAILED, str(refused))
+                    self.store.finish(row.id, JobState.FAILED, str(refused))
                     continue
                 except BaseException:
-                    self._store.requeue(row.id)
+                    self.store.requeue(row.id)
                     raise
-                self._store.finish(row.id, JobState.DONE)
+                self.store.finish(row.id, JobState.DONE)
                 self._ended(row.id, JobState.DONE, None)
             record = self._servable(context, part)
             if record is not None:
@@ -353,25 +343,25 @@ class Tuner:
 
     def _servable(self, context: Context, part: Prepared) -> Record | None:
         """The answer of today for a part: its own, or that of an earlier version which stands."""
-        found = self._store.incumbents(part.workload.key, context.device.key, context.search.cache)
+        found = self.store.incumbents(part.workload.key, context.device.key, context.search.cache)
         return next((each for each in found if each.strategy_version not in part.strategy.wrong_versions), None)
 
     def _answered(self, context: Context, part: Prepared) -> bool:
         """Whether a part has an answer of its own, or was tuned and an earlier answer stands."""
         key, device, cache = part.workload.key, context.device.key, context.search.cache
-        if self._store.record(key, device, cache) is not None:
+        if self.store.record(key, device, cache) is not None:
             return True
-        return self._store.tuned(key, device, cache) and self._servable(context, part) is not None
+        return self.store.tuned(key, device, cache) and self._servable(context, part) is not None
 
     def _part_of(self, context: Context, part: Prepared) -> JobRow:
         """The job of a part: a new one where what an interrupted one has measured does not compare with here and
         now."""
         device = context.device
-        row = self._store.submit(part.job, part.workload, kind="tune", parent=context.row.id)
-        if self._store.environments(row.id) - {(device.key, device.env_key)}:
+        row = self.store.submit(part.job, part.workload, kind="tune", parent=context.row.id)
+        if self.store.environments(row.id) - {(device.key, device.env_key)}:
             problem = f"the driver or the toolkit of {device.name} has changed since it began; it is begun anew"
-            row = self._store.begin_anew(row.id, problem, part.job, part.workload)
-        self._store.set_device(row.id, device.key)
+            row = self.store.begin_anew(row.id, problem, part.job, part.workload)
+        self.store.set_device(row.id, device.key)
         return row
 
     def _probes(self, context: Context) -> None:
@@ -379,9 +369,9 @@ class Tuner:
         measured as the job allows. A job that has trials already is past its probes: what it builds on stays."""
         version = context.strategy.version
         wanted = context.strategy.probes(context.analysis)
-        asked = {each.key: self._store.probe(each.key, context.device.key, version) for each in wanted}
+        asked = {each.key: self.store.probe(each.key, context.device.key, version) for each in wanted}
         missing = [each for each in wanted if asked[each.key] is None]
-        allowed = 0 if self._store.trials(context.row.id) else context.strategy.probe_limit(context.analysis)
+        allowed = 0 if self.store.trials(context.row.id) else context.strategy.probe_limit(context.analysis)
         measured_now = {each.key: sound(context.strategy.name, each.program) for each in missing[:allowed]}
         for program in measured_now.values():
             context.measurer.build_ahead(program)
@@ -401,6 +391,6 @@ class Tuner:
                 if isinstance(measured, MeasureFailed):
                     log.warning("probe %s: %s", probe.key, measured.reason)
                     continue
-                self._store.add_probe(probe.key, context.device.key, version, measured)
+                self.store.add_probe(probe.key, context.device.key, version, measured)
                 time_us = measured.time_us
             context.answers[probe.key] = time_us

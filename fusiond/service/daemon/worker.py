@@ -8,7 +8,7 @@ goes on.
 import logging
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusiond.model.errors import DeviceSick, FusiondError, RequestError, StoreError
@@ -36,39 +36,26 @@ class _Left:
     reason: str
 
 
+@dataclass(kw_only=True)
 class DeviceWorker:
-    """`accepts` are the device requests that it may serve; `hold` says why the
-    device must not be used now, or None."""
+    """The loop of one device."""
 
-    def __init__(
-        self,
-        *,
-        device: DeviceInfo,
-        owner: str,
-        accepts: Collection[str],
-        store: Store,
-        run_job: RunJob,
-        events: Events,
-        stopping: threading.Event,
-        poll_secs: float,
-        hold: Callable[[], str | None] = lambda: None,
-    ) -> None:
-        self.device = device
-        self.job: str | None = None  #: The job that runs now
-        self.held: str | None = None  #: Why the device is not used now
-        self._told: str | None = None
-        self._owner = owner
-        self._accepts = accepts
-        self._store = store
-        self._run_job = run_job
-        self._events = events
-        self._stopping = stopping
-        self.poll_secs = poll_secs
-        self._hold = hold
-        self._bell = threading.Event()
-        self._left: list[_Left] = []
-        """What the store takes no word of yet: nobody else would ever end these jobs, or go on with them."""
-        self._complaints = Complaints(log)
+    device: DeviceInfo
+    owner: str
+    accepts: Collection[str]  #: The device requests that it may serve
+    store: Store
+    run_job: RunJob
+    events: Events
+    stopping: threading.Event
+    poll_secs: float
+    hold: Callable[[], str | None] = lambda: None  #: Why the device must not be used now, or None
+    job: str | None = field(default=None, init=False)  #: The job that runs now
+    held: str | None = field(default=None, init=False)  #: Why the device is not used now
+    _told: str | None = field(default=None, init=False)
+    _bell: threading.Event = field(default_factory=threading.Event, init=False)
+    _left: list[_Left] = field(default_factory=list, init=False)
+    """What the store takes no word of yet: nobody else would ever end these jobs, or go on with them."""
+    _complaints: Complaints = field(default_factory=lambda: Complaints(log), init=False)
 
     def wake(self) -> None:
         """There may be a job: look now."""
@@ -76,7 +63,7 @@ class DeviceWorker:
 
     def loop(self) -> None:
         """Claim and run until asked to stop."""
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             self._bell.clear()
             try:
                 worked = self._turn()
@@ -92,20 +79,20 @@ class DeviceWorker:
     def _turn(self) -> bool:
         """Look for one job and run it; False when there was nothing to do, or it went wrong."""
         self._write_down()
-        self.held = held = self._hold()
+        self.held = held = self.hold()
         if held != self._told:
             log.warning("%s: %s", self.device.name, f"waiting: {held}" if held else "in use again")
             self._told = held
         if held:
             return False
-        row = self._store.claim(self._owner, devices=self._accepts)
+        row = self.store.claim(self.owner, devices=self.accepts)
         return row is not None and self._run(row)
 
     def _run(self, row: JobRow) -> bool:
         self.job = row.id
         log.info("%s: job %s begins: %s", self.device.name, row.id, row.workload_name)
         try:
-            state = self._run_job(row, self.device, self._events, self._stopping.is_set)
+            state = self.run_job(row, self.device, self.events, self.stopping.is_set)
         except DeviceSick as problem:  # the job is in the queue again, and waits
             log.error("%s: job %s waits: %s", self.device.name, row.id, problem)
             return False
@@ -114,7 +101,7 @@ class DeviceWorker:
             return False
         finally:
             self.job = None
-        why = self._store.job(row.id) if state is JobState.WAITING else None
+        why = self.store.job(row.id) if state is JobState.WAITING else None
         reason = f" for the machine: {why.waiting_for}" if why is not None else ""
         log.log(
             logging.WARNING if reason else logging.INFO,
@@ -141,9 +128,9 @@ class DeviceWorker:
         for left in list(self._left):
             try:
                 if left.state is JobState.WAITING:  # it has waited for the store already
-                    self._store.wait(left.job, left.reason, secs=0)
+                    self.store.wait(left.job, left.reason, secs=0)
                 else:
-                    self._store.finish(left.job, left.state, left.reason)
+                    self.store.finish(left.job, left.state, left.reason)
             except RequestError:
                 log.warning("%s: job %s is not in the store any more", self.device.name, left.job)
             except StoreError as problem:
@@ -152,4 +139,4 @@ class DeviceWorker:
                 self._complaints.add(f"{self.device.name}: how job {left.job} ended is not kept yet: {problem}")
                 continue  # a damaged row, perhaps: no reason to leave the others
             self._left.remove(left)
-            self._events.publish(JobEnded(job=left.job, state=left.state.value, problem=left.reason))
+            self.events.publish(JobEnded(job=left.job, state=left.state.value, problem=left.reason))

@@ -64,7 +64,7 @@ def computed(program):
     return counted.outputs
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_triton_kernels_fuse_and_compute_what_numpy_computes(first, second, registry, strategy, tmp_path):
     cases = [KNOWN[first], KNOWN[second]]

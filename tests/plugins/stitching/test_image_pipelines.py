@@ -92,7 +92,7 @@ def images(function: Callable[..., Any], inputs: Any, tmp_path: Path, real: Regi
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_pipeline_gives_what_xla_gives(name: str, tmp_path: Path, real: Registry, runner: Runner) -> None:
     function, inputs = FUNCTIONS[name]

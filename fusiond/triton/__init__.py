@@ -15,16 +15,12 @@ import importlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fusiond.triton.autotuning import autotune
-    from fusiond.triton.explaining import ExplainedKey, KeysExplanation, explain
+    from fusiond.triton.autotuning import ExplainedKey, KeysExplanation, autotune, explain
 
 __all__ = ["ExplainedKey", "KeysExplanation", "autotune", "explain"]
 
-_HOMES = {"autotune": "autotuning", "explain": "explaining", "ExplainedKey": "explaining",
-          "KeysExplanation": "explaining"}  # fmt: skip
-
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"fusiond.triton.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module("fusiond.triton.autotuning"), name)

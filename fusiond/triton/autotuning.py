@@ -1,11 +1,13 @@
-"""`fusiond.triton.autotune`, in the place of `triton.autotune`."""
+"""`fusiond.triton.autotune`, in the place of `triton.autotune`, and what became of its keys."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,8 @@ class Autotuned(Autotuner):  # type: ignore[misc]
     """A kernel whose configs are measured elsewhere, once. All else is Triton's Autotuner, which tunes what fusiond
     cannot measure."""
 
-    def __init__(self, fn: Any, *args: Any, tuning: FusionOptions, **kwargs: Any) -> None:
-        super().__init__(fn, fn.arg_names, *args, **kwargs)
+    def __init__(self, fn: Any, *, tuning: FusionOptions, **kwargs: Any) -> None:
+        super().__init__(fn, fn.arg_names, **kwargs)
         self._tuning, self._lock = tuning, threading.RLock()
         self._key = _key_of(fn, self.keys)
         self._launches: dict[Key, Launch | None] = {}  #: None: Triton tunes this key itself
@@ -148,24 +150,13 @@ def _key_of(fn: Any, keys: Sequence[str]) -> Callable[..., Key]:
 
 
 def autotune(
-    configs: Sequence[Config],
-    key: Sequence[str],
-    prune_configs_by: Mapping[str, Any] | None = None,
-    reset_to_zero: Sequence[str] | None = None,
-    restore_value: Sequence[str] | None = None,
-    pre_hook: Any = None,
-    post_hook: Any = None,
-    warmup: int | None = None,
-    rep: int | None = None,
-    use_cuda_graph: bool = False,
-    do_bench: Any = None,
-    cache_results: bool = False,
-    *,
+    *args: Any,
     always: bool = False,
     block: bool = False,
     search: Mapping[str, Any] | None = None,
     device: str | None = None,
     db: Path | str | None = None,
+    **named: Any,
 ) -> Callable[[Any], Any]:
     """`triton.autotune`, whose measurements are fusiond's: kept, verified, shared.
 
@@ -182,22 +173,70 @@ def autotune(
     environment, and TRITON_INTERPRET: `triton.autotune`.
 
     ValueError for a name that is not an argument, and for a `search` or a `device` that a job could not have."""
-    given = {
-        "reset_to_zero": reset_to_zero, "restore_value": restore_value, "pre_hook": pre_hook, "post_hook": post_hook,
-        "prune_configs_by": prune_configs_by, "warmup": warmup, "rep": rep, "use_cuda_graph": use_cuda_graph,
-        "do_bench": do_bench, "cache_results": cache_results,
-    }  # fmt: skip
+    tritons = autotuner.autotune(*args, **named)
     if not region_answers.enabled():
-        return autotuner.autotune(configs, key, **given)  # type: ignore[no-any-return]
+        return tritons  # type: ignore[no-any-return]
     region_answers.check_options(search, device)
     options = FusionOptions(always=always, block=block, search=search, device=device, db=db)
+    given = inspect.signature(autotuner.autotune).bind(*args, **named)
+    given.apply_defaults()
 
     def decorated(fn: Any) -> Any:
         function = fn
         while isinstance(function, Heuristics):
             function = function.fn
         if not isinstance(function, JITFunction):
-            return autotuner.autotune(configs, key, **given)(fn)
-        return Autotuned(fn, configs, key, tuning=options, **given)
+            return tritons(fn)
+        return Autotuned(fn, tuning=options, **given.arguments)
 
     return decorated
+
+
+# --- explaining ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedKey:
+    """What is launched for a key."""
+
+    name: str  #: The kernel with its key: `softmax n=1000`
+    config: str  #: Empty where Triton tunes by itself
+    state: str  #: `tuned`, `first`, `nearest`, `unknown`, or `refused`
+    reason: str
+    speedup: float | None = None  #: Over the first config
+    ci95: tuple[float, float] | None = None
+    problems: tuple[str, ...] = ()  #: Configs that are not launched, each with why
+
+    def __str__(self) -> str:
+        config = f"  {self.config}" if self.config else ""
+        gain = f", {self.speedup:.2f}x the first config" if self.speedup else ""
+        gain += f" ({self.ci95[0]:.2f} to {self.ci95[1]:.2f})" if self.ci95 else ""
+        return "\n    ".join([f"{self.name}{config}  {self.state}{gain}: {self.reason}", *self.problems])
+
+
+class KeysExplanation(tuple[ExplainedKey, ...]):
+    """One line for each key of each kernel."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "no kernel was launched"
+
+
+def explain() -> KeysExplanation:
+    """What became of the keys that this process has launched kernels for."""
+    return KeysExplanation(sorted(_explained(), key=lambda each: each.name))
+
+
+def _explained() -> Iterator[ExplainedKey]:
+    for kernel in list(kernels):
+        for tuned in list(kernel.tuned.values()):
+            if not isinstance(tuned, TunedKey):
+                yield ExplainedKey(name=kernel.base_fn.__name__, config="", state="refused", reason=tuned)
+                continue
+            choice, standing = tuned.choice, tuned.standing()
+            yield ExplainedKey(
+                name=tuned.name, config=choice.candidate.label, state=choice.state,
+                reason=f"{choice.reason}; {standing}" if standing else choice.reason, speedup=choice.speedup,
+                ci95=choice.ci95, problems=tuned.problems(),
+            )  # fmt: skip

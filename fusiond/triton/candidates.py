@@ -7,7 +7,7 @@ Whole numbers of the key are sizes, which the name leaves out: what is known of 
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,51 +78,26 @@ class KeyedConfig:
     config: Config
     name: str
     problem: str = ""  #: Why it is not asked for, and not launched; one line
-    options: Mapping[str, Any] = field(repr=False)  #: Of the config, as a launch takes them
-    _function: JITFunction[Any] = field(repr=False)
-    _args: tuple[Any, ...] = field(repr=False)
-    _given: Mapping[str, Any] = field(repr=False)
-    _handed: Mapping[str, Argument] = field(repr=False)
-    _grid: launches.GridLengths = field(repr=False)
-    _sizes: Mapping[str, int] = field(repr=False)
-    _zeros: Collection[str] = field(repr=False)
+    _write: Callable[[], str] = field(repr=False)
     _file: str = field(default="", repr=False)
 
     @property
     def label(self) -> str:
         """`BLOCK=1024, num_warps=4`"""
-        return ", ".join(f"{name}={value}" for name, value in self.options.items() if (name, value) != ("num_ctas", 1))
+        options = self.config.all_kwargs().items()
+        return ", ".join(f"{name}={value}" for name, value in options if (name, value) != ("num_ctas", 1))
 
     def file(self) -> str:
         """Its YAML file in the folder of questions, written with the PTX that Triton makes of it; empty, and there is a
         `problem`, where that cannot be."""
         if not self._file and not self.problem:
             try:
-                self._file = self._written()
+                self._file = self._write()
             except (NotTaken, Unaskable) as why:
                 self.problem = str(why)
             except Exception as why:  # whatever a compiler raises: Triton leaves such a config out, too
                 self.problem = " ".join(f"{type(why).__name__}: {why}".split())[:200]
         return self._file
-
-    def _written(self) -> str:
-        compiled = self._function.run(*self._args, grid=self._grid, warmup=True, **self._given)
-        if hasattr(compiled, "result"):
-            compiled = compiled.result()
-        most = driver.active.utils.get_device_properties(driver.active.get_current_device())["max_shared_mem"]
-        if compiled.metadata.shared > most:
-            raise OutOfResources(compiled.metadata.shared, most, "shared memory")
-        launch = launches.launch_of(compiled, self._handed, self._grid, 0, 0, lambda: None)
-        numbers = [None if isinstance(each, Array) else each.value for each in launch.arguments]
-        document = group_job.described(launch, numbers)
-        for each in document["arguments"][: len(self._handed)]:
-            own = [name for name, kind in compiled.src.signature.items() if kind != "constexpr"]
-            if each.get("role") == "inout" and own[int(each["name"][1:])] in self._zeros:
-                each["fill"] = "zeros"
-        document |= {"source": f"../{document['source']}"} | ({"sizes": dict(self._sizes)} if self._sizes else {})
-        folder = group_job.file_digest(self.name, json.dumps(document))
-        group_job.written(document, self.name, f"{folder}/{self.name}")
-        return f"{folder}/{self.name}"
 
 
 def of(
@@ -167,12 +142,41 @@ def of(
         sorted(_environment().items()), others, sorted(zeros),
     )  # fmt: skip
     x, y, z = (*(int(each) for each in (grid(bound) if callable(grid) else grid)), 1, 1)[:3]
-    return KeyedConfig(
-        config=config, name=f"{_word(function.__name__)[:40]}_{digest}", options=config.all_kwargs(),
-        _function=function, _args=tuple(map(_standing, args)),
-        _given={name: _standing(value) for name, value in given.items()},
-        _handed=handed, _grid=(x, y, z), _sizes=sizes, _zeros=zeros,
-    )  # fmt: skip
+    name, held = f"{_word(function.__name__)[:40]}_{digest}", tuple(map(_standing, args))  # no arrays are kept
+    options = {name: _standing(value) for name, value in given.items()} | {"grid": (x, y, z), "warmup": True}
+
+    def written() -> str:
+        compiled = function.run(*held, **options)
+        return _written(name, compiled, handed, (x, y, z), sizes, zeros)
+
+    return KeyedConfig(config=config, name=name, _write=written)
+
+
+def _written(
+    name: str,
+    compiled: Any,
+    handed: Mapping[str, Argument],
+    grid: launches.GridLengths,
+    sizes: Mapping[str, int],
+    zeros: Collection[str],
+) -> str:
+    """The file of a compiled kernel under a name. NotTaken, Unaskable, OutOfResources."""
+    if hasattr(compiled, "result"):
+        compiled = compiled.result()
+    most = driver.active.utils.get_device_properties(driver.active.get_current_device())["max_shared_mem"]
+    if compiled.metadata.shared > most:
+        raise OutOfResources(compiled.metadata.shared, most, "shared memory")
+    launch = launches.launch_of(compiled, handed, grid, 0, 0, lambda: None)
+    numbers = [None if isinstance(each, Array) else each.value for each in launch.arguments]
+    document = group_job.described(launch, numbers)
+    own = [name for name, kind in compiled.src.signature.items() if kind != "constexpr"]
+    for each in document["arguments"][: len(handed)]:
+        if each.get("role") == "inout" and own[int(each["name"][1:])] in zeros:
+            each["fill"] = "zeros"
+    document |= {"source": f"../{document['source']}"} | ({"sizes": dict(sizes)} if sizes else {})
+    file = f"{group_job.file_digest(name, json.dumps(document))}/{name}"
+    group_job.written(document, name, file)
+    return file
 
 
 def is_size(value: object) -> bool:

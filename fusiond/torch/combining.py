@@ -15,7 +15,6 @@ import functools
 import json
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from fusiond.cuda.recording.fused import LaidOutLaunch
 from fusiond.cuda.recording.groups import LaunchGroup
 from fusiond.cuda.recording.launches import RecordedLaunch
 from fusiond.model.ptx.triton import NotTaken
-from fusiond.service.frameworks.region_answers import FusionOptions, line
+from fusiond.service.frameworks.region_answers import FusionOptions, line, weakly
 from fusiond.torch import rounds
 from fusiond.torch.explaining import CompiledGraphs, Region
 
@@ -47,22 +46,12 @@ def compiler(options: FusionOptions, record: CompiledGraphs) -> Callable[..., An
         again = functools.partial(compile_fx_inner, **named)
         name = "backward" if named.get("is_backward") else "forward"
         graph = CombinedGraph(name, compile_fx_inner(module, examples, **named), options, record)
-        if _replayed(named):
+        if named.get("cudagraphs"):  # it is captured, and replayed from then on
             graph.again = lambda: again(splicing.copied(kept), examples)
-        record.graphs.append(functools.partial(_regions, weakref.ref(graph)))
+        record.graphs.append(weakly(graph.regions))
         return graph
 
     return compiled
-
-
-def _replayed(named: Mapping[str, Any]) -> bool:
-    """Whether a graph that was compiled so is captured, and replayed from then on."""
-    return bool(named.get("cudagraphs"))
-
-
-def _regions(graph: weakref.ref[CombinedGraph]) -> list[Region]:
-    me = graph()
-    return me.regions() if me is not None else []
 
 
 class CombinedGraph:
@@ -115,10 +104,6 @@ class CombinedGraph:
                 log.warning("an answer could not be taken up", exc_info=True)
 
 
-def _nothing() -> None:
-    """A launch that is only described."""
-
-
 # --- what Inductor wrote --------------------------------------------------------------------------------
 
 
@@ -136,13 +121,13 @@ class CombinedFunctions(list["LaunchRound"]):
         self._ready: list[bool] | None = None  #: Of each round, when the code was made; None: before all were asked for
         self._lock = threading.Lock()
         codes, found = self._codes(None)
-        super().__init__(LaunchRound([kernels[name] for name in each.kernels], options) for each in found)
+        super().__init__(LaunchRound([kernels[name] for name in each], options) for each in found)
         scope[rounds.ROUNDS] = self
         for function, code in codes:
             function.__code__ = code
 
-    def _codes(self, chosen: set[int] | None) -> tuple[list[tuple[FunctionType, CodeType]], list[rounds.Round]]:
-        found: list[rounds.Round] = []
+    def _codes(self, chosen: set[int] | None) -> tuple[list[tuple[FunctionType, CodeType]], list[tuple[str, ...]]]:
+        found: list[tuple[str, ...]] = []
         codes = []
         for function, own, written in self._functions:
             new = copy.deepcopy(written)
@@ -229,7 +214,7 @@ class InductorKernel:
             for name, kind, value in zip(self.names, self.types, arguments, strict=True)
             if kind != "constexpr"
         }
-        return recording.launch_of(self.compiled, given, grid, stream, self.device, _nothing)
+        return recording.launch_of(self.compiled, given, grid, stream, self.device, lambda: None)
 
     @property
     def device(self) -> int:
@@ -250,7 +235,7 @@ def kernel(tuner: Any) -> InductorKernel | None:
         if not hasattr(made, "asm"):
             folder = _cache(tuner.triton_meta["device"]) / launcher.cache_hash
             compiled = PtxBesideCubin(folder / made.name, signature)
-        recording.launch_of(compiled, dict.fromkeys(signature, NULL), (1, 1, 1), 0, 0, _nothing)
+        recording.launch_of(compiled, dict.fromkeys(signature, NULL), (1, 1, 1), 0, 0, lambda: None)
     except (NotTaken, OSError, ValueError) as why:
         log.debug("%s is launched by itself: %s", tuner.inductor_meta.get("kernel_name"), why)
         return None

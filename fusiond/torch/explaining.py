@@ -30,7 +30,7 @@ class CompiledGraphs:
     def __init__(self, context: object) -> None:
         self.context = _weak(context)
         self.notes: list[str] = []
-        self.graphs: list[Callable[[], Sequence[Region]]] = []
+        self.graphs: list[Callable[[], Sequence[Region] | None]] = []
 
 
 _records: list[CompiledGraphs] = []
@@ -54,7 +54,7 @@ def explain(compiled: Any = None) -> Report:
     with _guard:
         records = [each for each in _records if wanted is None or each.context() is wanted]
     notes = [note for each in records for note in each.notes]
-    regions = [region for each in records for graph in each.graphs for region in graph()]
+    regions = [region for each in records for graph in each.graphs for region in graph() or ()]
     return Report(regions=tuple(regions), notes=tuple(dict.fromkeys(notes)))
 
 

@@ -16,23 +16,17 @@ here. Inductor reorders by the same names.
 """
 
 import ast
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 MOST_KERNELS = 8  #: Of a round; a question of more would take a daemon long
 MOST_CALLS = 4  #: Of a library, for which a launch waits: what it reads stays in memory until then
 ROUNDS = "_fusiond_rounds"  #: The name of the rounds, by their numbers, in the function's module
 
 _WITHOUT_MEMORY = {"assert_size_stride", "assert_alignment"}
+Uses: TypeAlias = "Mapping[str, Sequence[bool | None]]"
 _FRESH = {"get_raw_stream", "empty_strided", "empty_strided_cuda", "empty_strided_cpu"}
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Launches that come together."""
-
-    kernels: tuple[str, ...]
-    lines: tuple[int, ...]  #: Of the function as it was
 
 
 @dataclass(slots=True)
@@ -45,27 +39,24 @@ class _Waiting:
     handed: ast.expr  #: A tuple: stream, arguments
     read: set[str]
     written: set[str]
+    name: str = ""  #: Of what it is handed, where it waits
 
     def conflicts(self, read: set[str], written: set[str]) -> bool:
         return bool(self.written & (read | written) or self.read & written)
 
 
 def put_together(
-    function: ast.FunctionDef,
-    uses: Mapping[str, Sequence[bool | None]],
-    first: int = 0,
-    chosen: Container[int] | None = None,
-) -> list[Round]:
-    """Rewrites a function; the rounds of more than one launch, in their order, which it calls `ROUNDS[first]` and so
-    on with what each launch is handed: (stream, arguments ...).
+    function: ast.FunctionDef, uses: Uses, first: int = 0, chosen: Container[int] | None = None
+) -> list[tuple[str, ...]]:
+    """Rewrites a function; the kernels of the rounds of more than one launch, in their order, which it calls
+    `ROUNDS[first]` and so on with what each launch is handed: (stream, arguments ...).
 
     uses: kernel -> for each argument: whether what it points to may be written, None of a number. chosen: the numbers
     of the rounds that come together; the launches of the others stay where they were, as far as they can."""
-    memory = _Memory(function, uses)
-    found: list[Round] = []
-    _Blocks(memory, uses, found, first, chosen).rewrite(function)
+    blocks = _Blocks(_Memory(function, uses), uses, first, chosen)
+    blocks.rewrite(function)
     ast.fix_missing_locations(function)
-    return found
+    return blocks.found
 
 
 class _Memory:
@@ -154,15 +145,9 @@ def _library(value: ast.expr | None) -> bool:
 class _Blocks:
     """Rewrites the blocks of a function, the inner ones first."""
 
-    def __init__(
-        self,
-        memory: _Memory,
-        uses: Mapping[str, Sequence[bool | None]],
-        found: list[Round],
-        first: int,
-        chosen: Container[int] | None,
-    ) -> None:
-        self._memory, self._uses, self._found, self._first, self._chosen = memory, uses, found, first, chosen
+    def __init__(self, memory: _Memory, uses: Uses, first: int, chosen: Container[int] | None) -> None:
+        self._memory, self._uses, self._first, self._chosen = memory, uses, first, chosen
+        self.found: list[tuple[str, ...]] = []
         self._launches = 0
 
     def rewrite(self, node: ast.AST) -> None:
@@ -210,32 +195,24 @@ class _Blocks:
 
     def _flushed(self, waiting: Sequence[_Waiting], out: list[ast.stmt]) -> list[ast.stmt]:
         """Statements that run what waits; those of `out` that do not run it any more are replaced."""
-        rounds: list[tuple[Sequence[_Waiting], int | None]] = []
-        together: set[int] = set()
-        for part in (part for each in _rounds(waiting) for part in _parts(each)):
-            number = self._numbered(part)
-            rounds.append((part, number))
-            together |= {id(launch) for launch in part if number is not None}
+        rounds = [(part, self._numbered(part)) for part in _rounds(waiting)]
+        together = {id(launch) for part, number in rounds if number is not None for launch in part}
         late: list[_Waiting] = []
         for launch in waiting:
             if id(launch) in together or any(launch.conflicts(each.read, each.written) for each in late):
+                launch.name = f"_launch_{self._launches}"
+                self._launches += 1
                 late.append(launch)
-        names = {}
-        for launch in late:
-            names[id(launch)] = name = f"_launch_{self._launches}"
-            self._launches += 1
-            out[launch.place] = _at(launch.original, ast.Assign([ast.Name(name, ast.Store())], launch.handed))
+                out[launch.place] = _at(
+                    launch.original, ast.Assign([ast.Name(launch.name, ast.Store())], launch.handed)
+                )
         found: list[ast.stmt] = []
         for part, number in rounds:
-            here = [launch for launch in part if id(launch) in names]
-            texts = []
+            here = [launch for launch in part if launch.name]
+            texts = [f"{each.kernel}.run(*{each.name}[1:], stream={each.name}[0]); del {each.name}" for each in here]
             if number is not None:
-                handed = ", ".join(names[id(launch)] for launch in here)
+                handed = ", ".join(launch.name for launch in here)
                 texts = [f"{ROUNDS}[{number}]({handed}); del {handed}"]
-            else:
-                for launch in here:
-                    name = names[id(launch)]
-                    texts.append(f"{launch.kernel}.run(*{name}[1:], stream={name}[0]); del {name}")
             found += [_at(part[-1].original, line) for text in texts for line in ast.parse(text).body]
         return found
 
@@ -243,9 +220,8 @@ class _Blocks:
         """The number of a round; None where its launches do not come together."""
         if len(launches) < 2:
             return None
-        number = self._first + len(self._found)
-        lines = tuple(launch.original.lineno for launch in launches)
-        self._found.append(Round(tuple(launch.kernel for launch in launches), lines))
+        number = self._first + len(self.found)
+        self.found.append(tuple(launch.kernel for launch in launches))
         return number if self._chosen is None or number in self._chosen else None
 
 
@@ -256,7 +232,7 @@ def _at(original: ast.stmt, new: ast.stmt) -> ast.stmt:
 
 
 def _rounds(waiting: Sequence[_Waiting]) -> list[list[_Waiting]]:
-    """Each launch as early as those before it allow that it conflicts with."""
+    """Each launch as early as those before it allow that it conflicts with; at most MOST_KERNELS together."""
     places: list[int] = []
     found: list[list[_Waiting]] = []
     for launch in waiting:
@@ -266,9 +242,4 @@ def _rounds(waiting: Sequence[_Waiting]) -> list[list[_Waiting]]:
         if places[-1] == len(found):
             found.append([])
         found[places[-1]].append(launch)
-    return found
-
-
-def _parts(launches: Sequence[_Waiting]) -> Iterator[Sequence[_Waiting]]:
-    for at in range(0, len(launches), MOST_KERNELS):
-        yield launches[at : at + MOST_KERNELS]
+    return [each[at : at + MOST_KERNELS] for each in found for at in range(0, len(each), MOST_KERNELS)]

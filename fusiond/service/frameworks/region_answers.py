@@ -495,12 +495,7 @@ def line(problem: BaseException) -> str:
     return " ".join(str(problem).split())[:300]
 
 
-def weakly(method: Callable[..., None], *given: Any) -> Callable[[], None]:
-    """Calls a method of what may be gone by then."""
+def weakly(method: Callable[..., Any], *given: Any) -> Callable[[], Any]:
+    """Calls a method of what may be gone by then: None."""
     held = weakref.WeakMethod(method)
-
-    def called() -> None:
-        if (found := held()) is not None:
-            found(*given)
-
-    return called
+    return lambda: None if (found := held()) is None else found(*given)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,8 +29,8 @@ NOISE, NOISE_SPREAD = 1e-3, 1.5
 """Medians and standard deviations of logarithms. The noise is a share of the signal's variance."""
 SIGNAL_WEIGHT = 2.0
 """As how many observations the prior of the signal's variance counts, which is that of the standardised values."""
-ITERATIONS, PAUSE = 30, 15
-"""Of a fit from one start, and after how many of them it pauses, and begins with no curvature known."""
+ITERATIONS, RESTART = 30, 15
+"""Of a fit from one start, and after how many of them it begins again with no curvature known."""
 JITTER = 1e-8
 TRUST = 1.0  #: The variance of the weight of what is known of another problem, in units of the signal's
 _REACH = 6.0  #: How far from its median the logarithm of a weight may go
@@ -58,19 +58,6 @@ def fit(
     """The lengths that explain standardised `values` at `rows` best: always the same for the same arguments. There are
     often two such maxima, one of which takes all for noise: the better one that is found from the medians, and from
     what was fitted to fewer values `before`. `shared`: a covariance of the rows that is known besides."""
-    parts = fit_in_parts(features, rows, values, before, shared)
-    try:
-        while True:
-            next(parts)
-    except StopIteration as ended:
-        found: Lengths = ended.value
-        return found
-
-
-def fit_in_parts(
-    features: Sequence[Feature], rows: Levels, values: Reals, before: Lengths | None = None, shared: Reals | None = None
-) -> Generator[None, None, Lengths]:
-    """`fit`, which pauses after each PAUSE iterations."""
     begin = prior_lengths(features)
     if not features:
         return begin
@@ -81,9 +68,7 @@ def fit_in_parts(
     starts = [medians] if before is None else [medians, np.append(np.log(before.weights), math.log(before.noise))]
     maxima: list[optimize.OptimizeResult] = []
     for start in starts:
-        if maxima:
-            yield
-        for left in range(ITERATIONS // PAUSE - 1, -1, -1):
+        for _ in range(ITERATIONS // RESTART):
             found = optimize.minimize(
                 _surprise,
                 start,
@@ -91,12 +76,11 @@ def fit_in_parts(
                 jac=True,
                 method="L-BFGS-B",
                 bounds=bounds,
-                options={"maxiter": PAUSE},
+                options={"maxiter": RESTART},
             )
             start = found.x
-            if found.nit < PAUSE or not left:
+            if found.nit < RESTART:
                 break
-            yield
         maxima.append(found)
     found = min(maxima, key=lambda each: float(each.fun))
     return Lengths(weights=np.exp(found.x[:-1]), noise=float(np.exp(found.x[-1])))

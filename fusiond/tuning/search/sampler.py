@@ -59,24 +59,19 @@ class Safety:
         self._told.append((row, sound))
         self.failures += not sound
 
-    def look(self) -> None:
-        """Take in what was told, one after the other, so that the sums are the same after an interruption. At each ask,
-        failures or none: the first of them must not pay for all that was told before."""
-        for row, sound in self._told[self._summed :]:
+    def chance(self, extra: Levels | None) -> Reals:
+        """At each point of the pool, then of `extra`. One sound trial is taken for granted everywhere."""
+        for row, sound in self._told[self._summed :]:  # one after the other: the same sums after an interruption
             near = self._near.to_pool(row[None, :])[0]
             self._sums[0] += near
             if sound:
                 self._sums[1] += near
         self._summed = len(self._told)
-
-    def chance(self, extra: Levels | None) -> Reals:
-        """At each point of the pool, then of `extra`. One sound trial is taken for granted everywhere."""
-        self.look()
         sums = self._sums
         if extra is not None and len(extra):
-            near = self._near.between(np.stack([row for row, _ in self._told]), extra)
-            sound = np.array([each for _, each in self._told], float)
-            sums = np.concatenate([sums, [near.sum(axis=0), sound @ near]], axis=1)
+            nearby = self._near.between(np.stack([row for row, _ in self._told]), extra)
+            sounds = np.array([each for _, each in self._told], float)
+            sums = np.concatenate([sums, [nearby.sum(axis=0), sounds @ nearby]], axis=1)
         found: Reals = (sums[1] + 1) / (sums[0] + 1)
         return found
 
@@ -144,15 +139,11 @@ class PointSampler:
         if measured < 3 and self._guesses and asks.seen < START:
             return self._best_elsewhere()
         if measured < 3 or (asks.seen < START and not self._guesses):
-            for each in (*self._models, *self._models):
-                each.work(asks)
             return self._spread()
         model = self._models[asks.seen % len(self._models)]
         process, values = model.process(asks)
         extra = None if self._whole else self._near(generator)
         mean, deviation = process.expected(process.believed(values), extra)
-        self._safety.look()
-        any(each.work(asks) for each in self._models)
         so_far = float(np.nanmax(values))
         best = None
         if self._stalled():
@@ -170,14 +161,16 @@ class PointSampler:
         values = np.array(self._asks.values)[told]
         return len(told) - 1 - int(np.nanargmax(values)) >= STALL and self._asks.seen % MOVES == 0
 
+    def _best_rows(self) -> list[Levels]:
+        values = np.array(self._asks.values)
+        order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")[:NEAR_BEST]
+        return [self._asks.rows[each] for each in order]
+
     def _beside(self, extra: Levels | None) -> NDArray[np.bool_]:
         """Which points of the pool, then of `extra`, are one parameter away from the best that still has such ones that
         were not asked for; none of them where the best few have none."""
-        values = np.array(self._asks.values)
-        order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")[:NEAR_BEST]
         found = np.zeros(len(self._pool) + (0 if extra is None else len(extra)), np.bool_)
-        for index in order:
-            row = self._asks.rows[index]
+        for row in self._best_rows():
             found = _one_apart(self._columns, row) & ~self._taken
             if extra is not None:
                 found = np.append(found, _one_apart(list(extra.T), row))
@@ -252,9 +245,7 @@ class PointSampler:
 
     def _near(self, generator: np.random.Generator) -> Levels:
         """Neighbours of the best that were not asked for."""
-        values = np.array(self._asks.values)
-        order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")[:NEAR_BEST]
-        rows = [self._points.neighbours(self._asks.rows[each], generator, NEIGHBOURS) for each in order]
+        rows = [self._points.neighbours(each, generator, NEIGHBOURS) for each in self._best_rows()]
         known = {each.tobytes() for each in self._asks.rows}
         found = [each for each in np.unique(np.concatenate(rows), axis=0) if each.tobytes() not in known]
         return np.array(found, np.int16).reshape(len(found), len(self._points.parameters))

@@ -7,8 +7,6 @@ equations instead, which every transformation knows; so a fused function can sta
 import ctypes
 import functools
 import hashlib
-import os
-import subprocess
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,10 +18,9 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
-from fusiond.build import cache as caches
-from fusiond.build import compiler as compilers
 from fusiond.build import gxx
 from fusiond.build.cpu import commands
+from fusiond.model.errors import DeviceError
 from fusiond.model.program import Program
 from fusiond.service.frameworks import launching
 from fusiond.service.frameworks.launching import LaunchPlan, Unusable
@@ -102,31 +99,20 @@ def register(platform: str) -> None:
         _registered.add(platform)
 
 
-def _place(compiler: str) -> Path:
-    said = [SOURCE.read_text(encoding="utf-8"), _ABI.read_text(encoding="utf-8"), jax.__version__]
-    key = hashlib.sha256("\n".join([*said, gxx.version(compiler)]).encode()).hexdigest()[:32]
-    return caches.default_folder() / "jax" / f"handler-{key}.so"
-
-
 def build() -> Path:
     """The handler's shared object, from the build cache. Unusable where g++ is missing or refuses it."""
-    compiler = gxx.find()
-    if compiler is None:
-        raise Unusable(gxx.missing() or "g++ is missing")
     include = jax.ffi.include_dir()
     flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-w", f"-I{include}", f'-DFUSIOND_ABI_HEADER="{_ABI}"']
-    out = _place(compiler)
-    if not out.is_file():
-        out.parent.mkdir(parents=True, exist_ok=True)
-        part = out.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
-        compilers.may_run(compiler)
-        done = subprocess.run(
-            [compiler, *flags, str(SOURCE), "-o", str(part), "-ldl"], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise Unusable(f"the handler does not build: {' '.join(done.stderr.split())[:300]}")
-        part.replace(out)
-    return out
+
+    def make(compiler: str, work: Path) -> Path:
+        out = work / "handler.so"
+        gxx.demand("the handler", [compiler, *flags, str(SOURCE), "-o", str(out), "-ldl"], work)
+        return out
+
+    try:
+        return gxx.once("handler", [flags, SOURCE.read_text(), _ABI.read_text(), jax.__version__], make)
+    except DeviceError as problem:
+        raise Unusable(str(problem)) from None
 
 
 # --- the primitive --------------------------------------------------------------------------------------

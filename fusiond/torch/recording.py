@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -37,32 +37,41 @@ def folded(module: Any) -> None:
             )
         return values[of]
 
-    fixed: set[Any] = set()
-    for node in module.graph.nodes:
-        pure = node.op == "get_attr" or (node.op == "call_function" and not _effect(node.target))
-        if pure and "empty" not in str(node.target) and fixed.issuperset(node.all_input_nodes):
-            made = node.meta.get("val")
-            if all(_size(each) <= LONG for each in (made if isinstance(made, tuple | list) else [made])):
-                fixed.add(node)
+    fixed = _fixed(module.graph)
     with _disable_current_modes(), torch.no_grad():
         for node in list(module.graph.nodes):
             if str(node.target) == "aten._assert_async.msg" and node.args[0] in fixed and bool(value(node.args[0])):
                 module.graph.erase_node(node)
             for read in () if node in fixed else [each for each in node.all_input_nodes if each in fixed]:
-                index = "index.Tensor" in str(node.target) and read in (node.args[1] or ())
-                known = _size(read.meta.get("val")) <= (LONG if index else SMALL)
-                if not known or (not index and read.op != "get_attr" and not read.all_input_nodes):
-                    continue
-                if index and (value(read).dim() != 1 or len(runs(value(read).tolist())) > RUNS):
-                    continue
-                name = f"_fusiond_constant_{len(module.graph.nodes)}"
-                module.register_buffer(name, value(read).detach().clone(), persistent=False)
-                with module.graph.inserting_before(node):
-                    constant = module.graph.get_attr(name)
-                constant.meta |= {"val": read.meta["val"], "numbers": tuple(value(read).flatten().tolist())}
-                node.replace_input_with(read, constant)
+                if _written_out(node, read, value):
+                    name = f"_fusiond_constant_{len(module.graph.nodes)}"
+                    module.register_buffer(name, value(read).detach().clone(), persistent=False)
+                    with module.graph.inserting_before(node):
+                        constant = module.graph.get_attr(name)
+                    constant.meta |= {"val": read.meta["val"], "numbers": tuple(value(read).flatten().tolist())}
+                    node.replace_input_with(read, constant)
     module.graph.eliminate_dead_code()
     module.recompile()
+
+
+def _fixed(graph: Any) -> set[Any]:
+    """Nodes that depend on no input, and are small."""
+    found: set[Any] = set()
+    for node in graph.nodes:
+        pure = node.op == "get_attr" or (node.op == "call_function" and not _effect(node.target))
+        if pure and "empty" not in str(node.target) and found.issuperset(node.all_input_nodes):
+            made = node.meta.get("val")
+            if all(_size(each) <= LONG for each in (made if isinstance(made, tuple | list) else [made])):
+                found.add(node)
+    return found
+
+
+def _written_out(node: Any, read: Any, value: Callable[[Any], Any]) -> bool:
+    """Whether what a node reads becomes a constant: an index of few runs, or little that something was computed for."""
+    size = _size(read.meta.get("val"))
+    if "index.Tensor" in str(node.target) and read in (node.args[1] or ()):
+        return size <= LONG and value(read).dim() == 1 and len(runs(value(read).tolist())) <= RUNS
+    return size <= SMALL and (read.op == "get_attr" or bool(read.all_input_nodes))
 
 
 def _size(value: Any) -> float:
@@ -125,8 +134,7 @@ def _loop(node: Any) -> tuple[FxLoop, tuple[Any, ...]]:
     for each in node.args:
         if getattr(each, "op", "") == "get_attr":
             graph = operator.attrgetter(each.target)(node.graph.owning_module).graph
-            (output,) = (one for one in graph.nodes if one.op == "output")
-            graphs.append((recorded(graph, numbers=True), _argument(output.args[0])))
+            graphs.append((recorded(graph, numbers=True), _argument(graph.output_node().args[0])))
     (body, given), *first = reversed(graphs)
     parts = [_argument(part) for part in node.args[len(graphs) :]]
     arguments, gives = tuple(each for part in parts for each in part), given if isinstance(given, tuple) else (given,)
@@ -175,12 +183,10 @@ def _traced(node: Any, values: list[Any]) -> tuple[FxGraph | None, Any]:
     with first.fake_mode, torch.no_grad():
         module = make_fx(called, decomposition_table=_decompositions())(*values)
     folded(module)
-    found = module.graph
-    graph = recorded(found, decompose=False)  # the table of decompositions went all the way
-    (output,) = (each for each in found.nodes if each.op == "output")
+    graph = recorded(module.graph, decompose=False)  # the table of decompositions went all the way
     if any(each.operator == str(node.target) for each in graph.nodes):
         return None, None
-    return graph, _argument(output.args[0])
+    return graph, _argument(module.graph.output_node().args[0])
 
 
 def _foreach(name: str, first: Sequence[Any], *rest: Any, **named: Any) -> list[Any]:

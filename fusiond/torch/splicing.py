@@ -98,8 +98,8 @@ def spliced(
     for node in module.graph.nodes:
         if node.op == "placeholder":
             made[node.name] = graph.node_copy(node)
-    (output,) = (each for each in module.graph.nodes if each.op == "output")
-    needed = _needed_after(segments, {each.name for each in output.all_input_nodes})
+    output = module.graph.output_node()
+    needed = {each.name for each in output.all_input_nodes}
     for number, (nodes, inputs, outputs, code) in enumerate(_runs(segments, codes, needed)):
         own = _part(module, [by_name[each] for each in nodes], inputs, outputs, by_name)
         part = SplicedRegion(code, own) if code is not None else own
@@ -126,19 +126,10 @@ def spliced(
     return run
 
 
-def _needed_after(segments: Sequence[FxSegment], outputs: set[str]) -> list[set[str]]:
-    found: list[set[str]] = []
-    needed = set(outputs)
-    for segment in reversed(segments):
-        found.append(set(needed))
-        needed |= set(segment.inputs)
-    return found[::-1]
-
-
 def _runs(
-    segments: Sequence[FxSegment], codes: Mapping[int, Any], needed: Sequence[set[str]]
+    segments: Sequence[FxSegment], codes: Mapping[int, Any], needed: set[str]
 ) -> Iterable[tuple[list[str], list[str], list[str], Any]]:
-    """(nodes, inputs, outputs, code) of what is one call: a region, or all that lies between two."""
+    """(nodes, inputs, outputs, code) of what is one call: a region, or all that lies between two. `needed`: of all."""
     nodes: list[str] = []
     for place, segment in enumerate(segments):
         if place in codes:
@@ -149,7 +140,8 @@ def _runs(
             inside = set(nodes)
             read = [name for each in segments[: place + 1] for node in each.nodes if node.name in inside
                     for name in node.reads if name not in inside]  # fmt: skip
-            yield nodes, list(dict.fromkeys(read)), [each for each in nodes if each in needed[place]], None
+            after = needed.union(*(each.inputs for each in segments[place + 1 :]))
+            yield nodes, list(dict.fromkeys(read)), [each for each in nodes if each in after], None
             nodes = []
 
 
@@ -176,7 +168,7 @@ def _rest(part: Any, inner: Any) -> Any:
         return part
     inputs = [each for each in part.graph.nodes if each.op == "placeholder"]
     own = copied(part)
-    (output,) = (each for each in own.graph.nodes if each.op == "output")
+    output = own.graph.output_node()
     outputs = _strides(output.args[0])
     output.meta |= {"user_visible_output_idxs": list(range(len(outputs))), "original_output_strides": outputs}
     try:

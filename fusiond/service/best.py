@@ -36,41 +36,24 @@ def by_name(
     `folder`: where its files may lie (None: the current one).
 
     NothingKnown where only other content of that name has an answer. A check of a stale answer is queued."""
-
-    where = folder or current_folder()
-
-    def ask(
-        *, strict: bool, says: lookup.Says | None = None, built: frozenset[str] | None = None
-    ) -> dict[str, Any] | None:
-        return lookup.best(
-            database,
-            name=name,
-            device=device,
-            sizes=sizes,
-            driver=driver.version(),
-            version=__version__,
-            cache=cache,
-            folder=where,
-            says=says,
-            built=built,
-            strict=strict,
-        )
-
+    where = folder or _current_folder()
+    asked: dict[str, Any] = {"device": device, "sizes": sizes, "cache": cache}
+    now: dict[str, Any] = {"driver": driver.version(), "version": __version__}
     problem: NothingKnown | None = None
     try:
         try:
-            found = ask(strict=True)
+            found = lookup.best(database, name=name, folder=where, strict=True, **now, **asked)
         except (lookup.Unsettled, Outdated):
             says, built = _settled(database, name, where)
-            found = ask(strict=False, says=says, built=built)
+            found = lookup.best(database, name=name, folder=where, says=says, built=built, **now, **asked)
     except NothingKnown as missing:
         found, problem = None, missing
     if found is None or (sizes and found["match"] == "nearest"):
-        found = _imported(database, name, where, found, device=device, sizes=sizes, cache=cache)
+        found = _imported(database, name, where, found, asked)
     if found is not None and found["match"] == "stale":
         lookup.queue_recheck(database, found)
     if found is None:
-        found = _upstream_by_name(database, name, where, device=device, sizes=sizes, cache=cache)
+        found = _upstream_by_name(database, name, where, **asked)
     if found is None and problem is not None:
         raise problem
     return found
@@ -158,14 +141,7 @@ def _parsed(
 
 
 def _imported(
-    database: os.PathLike[str] | str,
-    name: str,
-    folder: str | None,
-    own: dict[str, Any] | None,
-    *,
-    device: str | None,
-    sizes: Mapping[str, int] | None,
-    cache: str,
+    database: os.PathLike[str] | str, name: str, folder: str | None, own: dict[str, Any] | None, asked: dict[str, Any]
 ) -> dict[str, Any] | None:
     """What another box found, where this one has nothing, or nothing at these sizes; else what it has. A name stands
     for what the files here and the catalogue say: it takes the plugins to know that it is the same content."""
@@ -178,24 +154,18 @@ def _imported(
     from fusiond.store.exchange import find
 
     database = Path(database)
-    families = find.known_name(database, name, cache)
+    families = find.known_name(database, name, asked["cache"])
     if not families:
         return own
     registry = plugins.load()
-    found = content_lookup.imported(
-        database,
-        registry,
-        families & content_lookup.families(registry, name, folder),
-        device=device,
-        sizes=sizes,
-        cache=cache,
-    )
+    same = families & content_lookup.families(registry, name, folder)
+    found = content_lookup.imported(database, registry, same, **asked)
     if found is not None:
         content_lookup.queue_check_of_name(database, registry, name, folder, found)
     return found if own is None or (found is not None and found["match"] != "nearest") else own
 
 
-def current_folder() -> str | None:
+def _current_folder() -> str | None:
     try:
         return os.getcwd()
     except OSError:  # somebody has deleted it

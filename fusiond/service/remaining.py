@@ -10,7 +10,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fusiond.service.progress import Progress
@@ -71,6 +71,16 @@ class _Search:
     final_begun: float = 0.0
     first_final: tuple[float, int] | None = None
 
+    def tell(self, progress: Progress, now: float) -> None:
+        for name in ("done", "budget", "best", "then_secs"):
+            if (value := getattr(progress, name)) is not None:
+                setattr(self, name, value)
+        if progress.phase == "search" and self.searched_from is None:
+            self.searched_from = now, self.done
+        if progress.phase == "final" and progress.number is not None:
+            self.final, self.finals, self.final_begun = progress.number, progress.of, now
+            self.first_final = self.first_final or (now, progress.number)
+
     def trial_secs(self, now: float) -> float | None:
         if self.searched_from is None or self.done <= self.searched_from[1]:
             return None
@@ -94,78 +104,49 @@ class _Job:
     """What is known of one job."""
 
     def __init__(self, job: str, now: float) -> None:
-        self.job, self.own, self.now = job, _Search(now), now
-        self.workload = self.device = self.phase = self.detail = self.part_name = ""
+        self.own = _Search(now)
         self.part: _Search | None = None
-        self.number: int | None = None
-        self.parts: int | None = None
         self.part_secs: list[float] = []
         self.trial_secs: float | None = None  #: Of a trial of the part that ended last
+        self._shown = Standing(job=job)
 
     def tell(self, progress: Progress, now: float) -> None:
-        own = progress.job == self.job
-        if own and progress.event == "phase" and progress.phase == "part":
-            self._end_part(now)
-            self.part, self.part_name = _Search(now), progress.detail or ""
-            self.number, self.parts = progress.number, progress.of
-            self.phase = ""
-            return
+        own, shown = progress.job == self._shown.job, self._shown
         if own and self.part is not None:  # what a job says of itself comes after its parts
-            self._end_part(now)
-        if own and progress.event == "job":
-            self.workload = progress.workload or self.workload
-            self.device = progress.device or self.device
-        current = self.part if self.part is not None else self.own
-        _tell(current, progress, now)
-        if progress.event == "phase":
-            if progress.phase not in ("searched", "pruned"):
-                self.phase = progress.phase or ""
-            self.detail = progress.detail or ""
-
-    def _end_part(self, now: float) -> None:
-        if self.part is not None:
             self.part_secs.append(now - self.part.begun)
             self.trial_secs = self.part.trial_secs(now) or self.trial_secs
-            self.part, self.number, self.part_name = None, None, ""
+            self.part, shown = None, replace(shown, part=None, part_name="")
+        if own and progress.phase == "part":
+            self.part, name = _Search(now), progress.detail or ""
+            self._shown = replace(shown, phase="", part=progress.number, parts=progress.of, part_name=name)
+            return
+        if own and progress.event == "job":
+            workload, device = progress.workload or shown.workload, progress.device or shown.device
+            shown = replace(shown, workload=workload, device=device)
+        (self.part or self.own).tell(progress, now)
+        if progress.event == "phase":
+            phase = shown.phase if progress.phase in ("searched", "pruned") else progress.phase or ""
+            shown = replace(shown, phase=phase, detail=progress.detail or "")
+        self._shown = shown
 
     def standing(self, now: float) -> Standing:
-        current = self.part if self.part is not None else self.own
-        return Standing(
-            job=self.job, workload=self.workload, device=self.device, phase=self.phase, detail=self.detail,
-            part=self.number, parts=self.parts, part_name=self.part_name, done=current.done, budget=current.budget,
-            best=current.best, final=current.final, finals=current.finals, left_secs=self._left(now),
-        )  # fmt: skip
+        current = self.part or self.own
+        names = ("done", "budget", "best", "final", "finals")
+        return replace(self._shown, left_secs=self._left(now), **{name: getattr(current, name) for name in names})
 
     def _left(self, now: float) -> float | None:
         if self.part is None:
             return self.own.left(now)
         rest = self.part.left(now)
-        if rest is None or self.number is None or self.parts is None:
+        number, parts = self._shown.part, self._shown.parts
+        if rest is None or number is None or parts is None:
             return None
         whole = [*self.part_secs, now - self.part.begun + rest]
         each = self.part.trial_secs(now) or self.trial_secs
         if each is None:
             return None
         after = each * ((self.own.budget or 0) - self.own.done) + (self.part.then_secs or 0.0)
-        return rest + (self.parts - self.number) * sum(whole) / len(whole) + after
-
-
-def _tell(search: _Search, progress: Progress, now: float) -> None:
-    if progress.done is not None:
-        search.done = progress.done
-    if progress.budget is not None:
-        search.budget = progress.budget
-    if progress.best is not None:
-        search.best = progress.best
-    if progress.event != "phase":
-        return
-    if progress.then_secs is not None:
-        search.then_secs = progress.then_secs
-    if progress.phase == "search" and search.searched_from is None:
-        search.searched_from = now, search.done
-    if progress.phase == "final" and progress.number is not None:
-        search.final, search.finals, search.final_begun = progress.number, progress.of, now
-        search.first_final = search.first_final or (now, progress.number)
+        return rest + (parts - number) * sum(whole) / len(whole) + after
 
 
 class Standings:

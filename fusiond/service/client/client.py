@@ -158,9 +158,12 @@ class Client:
         """How the job stands, then what happens, until it ends (`event == "ended"`).
 
         Streamed by the daemon; from the store when none answers, or when it goes away meanwhile."""
+        from fusiond.service.progress import from_json
+
         row = self.show(job)
         try:
-            for progress in self._stream(row.id):
+            for document in connection.stream(self.socket, f"/jobs/{row.id}/events"):
+                progress = from_json(document)
                 yield progress
                 if progress.event == "ended":
                     return
@@ -246,12 +249,6 @@ class Client:
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_secs: float = 30.0) -> Any:
         return connection.ask(self.socket, method, path, body, timeout_secs)
 
-    def _stream(self, job: str) -> Iterator[Progress]:
-        from fusiond.service.progress import from_json
-
-        for document in connection.stream(self.socket, f"/jobs/{job}/events"):
-            yield from_json(document)
-
     def _poll(self, job: str) -> Iterator[Progress]:
         from fusiond.service.daemon import lock
         from fusiond.service.progress import end_of_row, of_row
@@ -262,10 +259,7 @@ class Client:
             if shown is None or (row.state, row.trials) != (shown.state, shown.trials):
                 yield of_row(row)
                 shown = row
-            if row.state.ended:
-                yield end_of_row(row)
-                return
-            if row.problem == LOST and lock.holder(self.db) is None:
+            if row.state.ended or (row.problem == LOST and lock.holder(self.db) is None):
                 yield end_of_row(row)
                 return
             time.sleep(POLL_SECS)

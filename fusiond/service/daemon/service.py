@@ -20,7 +20,15 @@ from types import FrameType
 from typing import Any
 
 from fusiond import __version__
-from fusiond.model.errors import DaemonError, DeviceError, NothingKnown, RequestError, StoreError, StoreUnavailable
+from fusiond.model.errors import (
+    DaemonError,
+    DeviceError,
+    FusiondError,
+    NothingKnown,
+    RequestError,
+    StoreError,
+    StoreUnavailable,
+)
 from fusiond.model.events import Events, JobEnded
 from fusiond.model.nouns import NAMED_ONLY, DeviceInfo
 from fusiond.model.outcomes import JobState
@@ -172,7 +180,8 @@ class Service:
                     each()
                 except Exception as problem:  # whatever it is, the daemon goes on
                     fault = faults.of(problem)
-                    self._complaints.add(str(fault or problem), None if fault else problem)
+                    known = fault or isinstance(problem, FusiondError)
+                    self._complaints.add(str(fault or problem), None if known else problem)
             self._feed_watchdog(server)
         status = 1 if self._lost else 0
         self._notifier.stopping()
@@ -241,16 +250,9 @@ class Service:
         try:
             self.store.check_identity()
         except StoreUnavailable:
-            try:
-                queued = self.store.reopen(running=[each.job for each in self.workers if each.job])
-            except StoreError as problem:
-                self._complaints.add(str(problem))
-                return
-            log.warning(
-                "%s was replaced; going on with the file that is there now, of whose jobs %d were running",
-                self.database,
-                len(queued),
-            )
+            queued = self.store.reopen(running=[each.job for each in self.workers if each.job])
+            text = "%s was replaced; going on with the file that is there now, of whose jobs %d were running"
+            log.warning(text, self.database, len(queued))
             self._wake()
 
     def _reconfigure(self) -> None:
@@ -282,12 +284,7 @@ class Service:
         if time.monotonic() < self._recovered_at + RECOVER_SECS:
             return
         self._recovered_at = time.monotonic()
-        try:
-            found = self.store.recover(own=this_process())
-        except StoreError as problem:
-            self._complaints.add(str(problem))
-            return
-        if found:
+        if found := self.store.recover(own=this_process()):
             log.warning("queued again, since no process runs them: %s", ", ".join(found))
             self._wake()
 
@@ -334,8 +331,7 @@ class Service:
 
     def _try_again(self, info: DeviceInfo) -> None:
         """A new start is a new chance for a sick device: somebody looked after it, or it will be sick again soon."""
-        reason = self.store.sick(info.key, info.uuid)
-        if reason:
+        if reason := self.store.sick(info.key, info.uuid):
             log.warning("%s was sick (%s) and is tried again", info.name, reason)
             self.store.set_sick(info.key, info.uuid, None)
 

@@ -198,8 +198,7 @@ def _upstream_by_name(
     sizes: Mapping[str, int] | None,
     cache: str,
 ) -> dict[str, Any] | None:
-    """Of a name of the catalogue; None where nobody is to be asked, and where a file of the folder says what the name
-    stands for: the daemon knows no folder."""
+    """Of a name of the catalogue; None where nobody is to be asked, or a file of the folder has that name."""
     if not _has_upstreams(database):
         return None
     from fusiond.store import named_files  # a hit goes without
@@ -246,8 +245,7 @@ def _has_upstreams(database: os.PathLike[str] | str) -> bool:
 
 
 def _asked(database: os.PathLike[str] | str, method: str, *, query: Any = None, body: Any = None) -> Any:
-    """None where no daemon answers; where a name is ambiguous there, or a device is not: the store's own answer
-    stands."""
+    """None where no daemon answers, or it has an error: then the store's own answer stands."""
     from pathlib import Path
 
     from fusiond.model.errors import FusiondError

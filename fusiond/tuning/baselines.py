@@ -59,8 +59,7 @@ def ranked(found: Iterable[UnfusedBaseline], work: Callable[[Program], str]) -> 
 
 
 def _one_pass(context: Bench, baseline: Baseline, best: UnfusedBaseline, given: UnfusedBaseline) -> UnfusedBaseline:
-    """Each value of each knob, with the others at their best so far. Once the search is to end, only what was measured
-    already."""
+    """Each value of each knob, the others at their best so far; once the search is to end, only what was measured."""
     for parameter in baseline.space.parameters:
         every = [Config.of({**best.config, parameter.name: value}) for value in parameter.values]
         configs = [each for each in every if each != best.config and not baseline.space.problems(each)]
@@ -143,8 +142,7 @@ MOST_BETWEEN_BYTES = 64 << 20
 
 
 def between(context: Context) -> Mapping[str, Fill]:
-    """What the unfused program computes between its kernels, by buffer, as data for parts; nothing where that is too
-    much, or the program does not run alone."""
+    """What the unfused program computes between its kernels, by buffer; nothing where it is much, or does not run."""
     reference = context.reference
     scratch = [each for each in reference.buffers if each.role is Role.SCRATCH]
     if not scratch or sum(each.size_bytes for each in scratch) > MOST_BETWEEN_BYTES:

@@ -25,8 +25,7 @@ class Policy(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
-    """`busy` says who is there, or None; `stop` whether the job is to end; `waiting` is told once when it has to
-    wait."""
+    """`busy` says who is there, or None; `stop` whether the job is to end; `waiting` is told once that it waits."""
 
     policy: Policy = Policy.SHARE
     busy: Callable[[], str | None] = lambda: None
@@ -35,8 +34,7 @@ class Contention:
     poll_secs: float = POLL_SECS
 
     def wait(self) -> None:
-        """Until nobody else is there. Raises Interrupted when the job is to end meanwhile, or leaves the device to
-        them (`exclusive`)."""
+        """Until nobody else is there. Interrupted when the job is to end meanwhile, or leaves them the device."""
         who = self.busy()
         if who is None or self.policy is Policy.SHARE:
             return

@@ -14,8 +14,7 @@ from fusiond.model.program import Program
 from fusiond.tuning.context import Context
 
 MARGIN = 1.2
-"""By how much one bound must be below another for `promising`. No table of bounds beside measured times supports a
-smaller one yet."""
+"""By how much one bound must be below another for `promising`; no measured times support a smaller one yet."""
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +33,7 @@ def like_model(model: str, arch: str) -> Gpu | None:
 
 
 def of_answer(context: Context, native: Program, fused: Program) -> tuple[Mapping[str, Any], ...]:
-    """Rows for `native` and `fused` on the job's GPU; none where it is not a GPU, or nothing can be counted: an answer
-    does not wait for this."""
+    """Rows for `native` and `fused` on the job's GPU; none where it is none, or nothing can be counted."""
     gpu = like(context.device)
     if gpu is None:
         return ()

@@ -274,8 +274,7 @@ def strike(context: Context, entrant: Entrant, outcome: Outcome, why: str) -> No
 
 
 def struck_out(context: Context, *, transient: bool = True) -> dict[str, str]:
-    """The programs that were struck out, in this session of the job or an earlier one, and why. `transient`: also those
-    that nothing is known against."""
+    """The programs that were struck out, and why. `transient`: also those that nothing is known against."""
     found = [each for each in context.store.rejections(context.row.id) if each.rule == STRUCK_OUT]
     return {each.nodes[0]: each.detail for each in found if transient or each.nodes[-1] not in TRANSIENT}
 
@@ -294,8 +293,7 @@ def lost(context: Context) -> str:
 
 
 def check(context: Bench, entrant: Entrant) -> tuple[str, ...] | MeasureFailed:
-    """What was compared of the winner, a line each; a failure when anything differs. What is transient is tried
-    again."""
+    """What was compared of the winner, a line each; a failure when anything differs. Noise is tried again."""
     for _ in range(LAST_CHECKS):
         found = context.looked_after(_check(context, entrant))
         if not (isinstance(found, MeasureFailed) and found.outcome in TRANSIENT):

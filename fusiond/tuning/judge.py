@@ -169,8 +169,7 @@ def _named(job: Job) -> tuple[str, list[str]]:
 
 
 def _in_candidate(registry: Registry, job: Job, problem: RequestError) -> bool:
-    """Whether it is the candidate's source that cannot be read: that is a candidate that is wrong, and no wrong
-    request."""
+    """Whether it is the candidate's source that cannot be read: then it is wrong, and not the request."""
     file = str(problem).partition(":")[0]
     if not file or file.endswith((".yaml", ".yml", ".py")):
         return False
@@ -280,8 +279,7 @@ class _Bench:
         return found
 
     def _place(self, program: Program, references: References, at: str = "") -> tuple[referee.InspectedPlace, str]:
-        """Where it is to be looked at further, and why its outputs are wrong there. _WrongError where it is no good to
-        run it again."""
+        """Where it is looked at further, and why its outputs are wrong. _WrongError where it is not run again."""
         worst = self._measurer.check(program, references)
         if isinstance(worst, MeasureFailed) and worst.outcome is not Outcome.WRONG_RESULT:
             raise _WrongError(_said(worst) + at)
@@ -346,8 +344,7 @@ class _Bench:
         return said | {"evidence": "measured", "config": dict(best), **measured}
 
     def _fastest(self, trials: int) -> tuple[Config, dict[str, Any]]:
-        """The fastest of the candidate's configs, and its speed-up in fresh processes. _WrongError where it is wrong
-        there."""
+        """The candidate's fastest config, and its speed-up in fresh processes. _WrongError where it is wrong there."""
         case = self._case
         references = self._references(case.reference, "timed", precision=False)
         best, best_ratio, program = case.configs[0], -math.inf, case.candidate

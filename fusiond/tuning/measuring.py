@@ -119,8 +119,7 @@ class Measurer:
                     self._builds[source] = self._pool.submit(self._provider.build, source, self._arch)
 
     def meanwhile(self, work: Callable[[], None]) -> Future[None]:
-        """Do this while the device measures, before whatever waits for a core. What is measured on the cores waits for
-        it."""
+        """Do this while the device measures, before whatever waits for a core; a measurement on cores waits for it."""
         self._recording = self._beside.submit(work)
         return self._recording
 

@@ -37,8 +37,7 @@ FACTS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], float]] = {
     "spills": lambda rows: math.log1p(sum(each["spill_bytes"] for each in rows)),
     "instructions": lambda rows: math.log1p(sum(each["ptx_instructions"] for each in rows)),
 }
-"""Of the launches of a program, as they were counted (`fusiond.devices.counting.run.CountRow`). TypeError where one is
-unknown."""
+"""Of a program's launches (`fusiond.devices.counting.run.CountRow`). TypeError where one is unknown."""
 _FAILED = frozenset(
     {
         Outcome.REFUSED,
@@ -83,8 +82,7 @@ class Prior:
 
 
 def prior(context: Context, space: Space) -> Prior:
-    """What was known before this job began, so that one that is interrupted goes on with what it began with. `space`:
-    the job's own."""
+    """What was known before this job began: one that is interrupted goes on with that. `space`: the job's own."""
     found = _counted(context)
     return dataclasses.replace(found, donors=_donors(context, space), columns=_columns(context, found))
 
@@ -195,8 +193,7 @@ def seeds(context: Context, kept: Prior) -> list[tuple[str, Config]]:
 
 
 class Pruning:
-    """Which candidates of one job are not measured. Built from its trials, so that an interrupted job goes on with what
-    it knew."""
+    """Which candidates of one job are not measured. Built from its trials, so that an interrupted job goes on."""
 
     def __init__(self, context: Context, kept: Prior, unfused_us: float, trials: Iterable[Trial]) -> None:
         self._context, self._kept = context, kept

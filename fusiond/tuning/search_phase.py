@@ -223,8 +223,7 @@ class _Search:
         return {"worst_error": worst, **outcome_of(bench.sample(program, against, plan))}
 
     def _check(self, program: Program, candidate: Candidate) -> float | MeasureFailed:
-        """The worst error over all seeds and sizes. A wrong result is attributed to the fused or to the unfused
-        kernels."""
+        """The worst error over all seeds and sizes. A wrong result is put down to the fused or the unfused kernels."""
         bench = self._bench
         worst = bench.check(program)
         if not isinstance(worst, MeasureFailed) and candidate.odd is not None:

@@ -50,8 +50,7 @@ RunnerFactory = Callable[[DeviceProvider, DeviceInfo], Runner]
 def submit(
     store: Store, registry: Registry, job: Job, *, kind: str = "tune", priority: int = 0, resume: bool = False
 ) -> JobRow:
-    """Check a job and put it into the store. RequestError, also for a job of which not one candidate can be tried:
-    nothing is stored."""
+    """Check a job and store it. RequestError, also where not one candidate can be tried: nothing is stored."""
     prepared = prepare(registry, job)
     if kind == "tune":
         refuse_hopeless(registry, prepared)
@@ -59,8 +58,7 @@ def submit(
 
 
 def enqueue(store: Store, prepared: Prepared, *, kind: str = "tune", priority: int = 0, resume: bool = False) -> JobRow:
-    """Put a job that was checked into the store, with a snapshot of every file it refers to. `resume`: an interrupted
-    one goes on with this budget."""
+    """Store a job that was checked, with its files. `resume`: an interrupted one goes on with this budget."""
     if resume and (interrupted := store.resume(prepared.job, prepared.workload)) is not None:
         return interrupted
     return store.submit(prepared.job, prepared.workload, kind=kind, priority=priority)
@@ -354,8 +352,7 @@ class Tuner:
         return self.store.tuned(key, device, cache) and self._servable(context, part) is not None
 
     def _part_of(self, context: Context, part: Prepared) -> JobRow:
-        """The job of a part: a new one where what an interrupted one has measured does not compare with here and
-        now."""
+        """The job of a part; a new one where what an interrupted one has measured does not compare with now."""
         device = context.device
         row = self.store.submit(part.job, part.workload, kind="tune", parent=context.row.id)
         if self.store.environments(row.id) - {(device.key, device.env_key)}:

@@ -28,8 +28,7 @@ class RatioEstimate:
 
 
 def process_ratio(measurement: Measurement) -> float:
-    """The one observation of a process: log of baseline / candidate, median over its pairs. ValueError without
-    pairs."""
+    """The one observation of a process: log of baseline / candidate, median over its pairs. ValueError for none."""
     pairs = zip(measurement.span_us, measurement.baseline_us, strict=False)  # alone it has no second one
     return median(tuple(math.log(baseline / candidate) for candidate, baseline in pairs))
 
@@ -58,8 +57,7 @@ class Conclusion:
 
 
 def shared(finals: Mapping[str, Collection[int]], programs: Collection[str]) -> tuple[int, ...]:
-    """The processes that measured all of these programs, from the processes of each. Empty without
-    programs."""
+    """The processes that measured all of these programs, from the processes of each; none without programs."""
     measured = [set(finals.get(key, {})) for key in programs]
     return tuple(sorted(set.intersection(*measured))) if measured else ()
 

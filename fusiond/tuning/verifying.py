@@ -79,8 +79,7 @@ def _verify_carried(context: Context) -> None:
 
 
 def _carried(context: Context, exchange: Exchange) -> tuple[str, Record, Program, Program] | None:
-    """The best imported answer of a trusted signer whose programs (fused, unfused) are whole and can be built here,
-    with its key."""
+    """Key, record and programs (fused, unfused: whole ones) of the best imported answer of a trusted signer."""
     workload, device = context.prepared.workload, context.device
     for each in exchange.of_workload(workload.key, device.key, context.search.cache):
         try:

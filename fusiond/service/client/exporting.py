@@ -1,5 +1,4 @@
-"""`fusiond best --export`: writes the folder with which a program calls an answer. The stored Program is used; nothing
-is analysed or generated again."""
+"""`fusiond best --export`: writes a stored Program as the folder with which a program calls an answer."""
 
 import re
 from collections.abc import Mapping

@@ -184,8 +184,7 @@ def recorded_job(store: Store, workload_key: str) -> Job:
 
 
 def _let_go(store: Store, job: str, problem: BaseException) -> None:
-    """An exception ends the job, except for one that asks us to stop, a sick device, or a fault of the machine's: then
-    it goes back to the queue."""
+    """The job ends, or goes back to the queue: after a request to stop, on a sick device, for the machine's fault."""
     if isinstance(problem, KeyboardInterrupt | Interrupted | DeviceSick) or faults.of(problem) is not None:
         store.requeue(job)
     else:

@@ -100,12 +100,10 @@ MOST_JOBS = 1000  #: In one page of GET /jobs; whoever asks for more gets as man
 
 
 class App:
-    """The endpoints, each a coroutine that checks the request, asks the service (in another thread, where that may
-    block), and words the answer."""
+    """The endpoints: each checks the request, asks the service (in a thread, where that may block), and answers."""
 
     def __init__(self, service: Service, pages: Sequence[Route] = (), exchange: Sequence[Route] = ()) -> None:
-        """`pages`: the routes of the pages, beside those of the API; `exchange`: what other boxes ask, where they
-        may."""
+        """Beside the routes of the API: `pages`; `exchange`, what other boxes ask, where they may."""
         self.service = service
         self.pages = pages
         self.exchange = exchange

@@ -81,8 +81,7 @@ def read(path: Path) -> DaemonConfig:
 
 
 def schema() -> dict[str, Any]:
-    """fusiond.yaml as JSON Schema, for editors; `read` decides. Every key may be left out, and those without a default
-    may be empty."""
+    """fusiond.yaml as JSON Schema, for editors; `read` decides. Keys without a default may be empty."""
     found: dict[str, Mapping[str, Any]] = {}
     for name, (_, own) in _KEYS.items():
         default = _DEFAULTS[name]

@@ -167,8 +167,7 @@ class Tcp:
         return f"{'http' if self._context is None else 'https'}://{shown}:{port}/?token={token}"
 
     def renew(self) -> None:
-        """Read the certificate again, as after a renewal: connections from now on see it. RequestError, and the old
-        one is shown on, where it cannot be used."""
+        """Read the certificate again, for connections from now on. RequestError where it fails: the old one stays."""
         if self._files is not None:
             self._context = tls.server(*self._files)
 

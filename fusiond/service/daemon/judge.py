@@ -49,8 +49,7 @@ class QueueFull(DaemonError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTexts:
-    """A kernel that lies in no file: texts by relative paths, and what of them is to be judged: one that ends in
-    `.yaml`, or `FILE.py:FUNCTION`."""
+    """A kernel that lies in no file: texts by relative paths, and which is judged: FILE.yaml, or FILE.py:FUNCTION."""
 
     main: str
     files: Mapping[str, str]

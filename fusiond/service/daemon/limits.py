@@ -149,8 +149,7 @@ class LimitedProtocol(H11Protocol):
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"{stage.value} did not come within {secs:g} s")
 
     def _abort_later(self) -> None:
-        """Give up what nobody reads. A transport that is closed goes once all is written: never then, and there may be
-        too little left to pause writing."""
+        """Give up what nobody reads: a transport that is closed goes once all is written, which is never then."""
         if self._unread_timer is None:
             self._unread_timer = self.loop.call_later(self._limits.answer_secs, self.transport.abort)
 

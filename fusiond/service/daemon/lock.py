@@ -60,11 +60,7 @@ class StoreLock:
                 other = _read(self.path)
                 who = f" (pid {other.pid}, socket {other.socket})" if other else ""
                 raise DaemonError(f"another daemon serves this store already{who}")
-            try:
-                self._write_down(file)
-            except BaseException:
-                os.close(file)
-                raise
+            self._write_down(file)
 
     def announce(self, socket: Path) -> None:
         """Write down where this daemon listens."""
@@ -82,7 +78,7 @@ class StoreLock:
             found = self._store.served()
             if found != self._mine:  # an older store was put back, perhaps
                 self._write_down(self._file)
-            if not self._in_place():
+            if not _is_at(self._file, self.path):
                 self._put_back()
 
     def release(self) -> None:
@@ -111,18 +107,23 @@ class StoreLock:
         return None
 
     def _write_down(self, file: int) -> None:
-        """In the store: this process serves by this file. DaemonError when another one does."""
-        status = os.fstat(file)
+        """In the store: this process serves by this file, which takes the place of the one before. DaemonError when
+        another one does; then a new file is closed."""
         from fusiond.store.serving import Served
 
-        mine = Served(owner=this_process(), device=status.st_dev, inode=status.st_ino)
-        other = self._store.serve(mine, before=self._mine)
-        if other is not None:
-            raise DaemonError(f"another daemon serves this store already (pid {other.pid}, by another lock file)")
+        try:
+            status = os.fstat(file)
+            mine = Served(owner=this_process(), device=status.st_dev, inode=status.st_ino)
+            other = self._store.serve(mine, before=self._mine)
+            if other is not None:
+                raise DaemonError(f"another daemon serves this store already (pid {other.pid}, by another lock file)")
+        except BaseException:
+            if file != self._file:
+                os.close(file)
+            raise
+        if self._file not in (-1, file):
+            os.close(self._file)
         self._file, self._mine = file, mine
-
-    def _in_place(self) -> bool:
-        return _is_at(self._file, self.path)
 
     def _put_back(self) -> None:
         """The store says that this daemon serves, so it is safe to go on when the file cannot be had just now: somebody
@@ -130,13 +131,7 @@ class StoreLock:
         file = self._locked_file(attempts=1)
         if file is None:
             return
-        old = self._file
-        try:
-            self._write_down(file)
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(old)
+        self._write_down(file)
         self._say()
         log.warning("%s was removed or replaced, and is put back", self.path)
 

@@ -80,8 +80,7 @@ class Objects(logging.Formatter):
 
 
 class Limit(logging.Filter):
-    """Lets a kind of message (a module's, of one template) pass `most` times a minute; the first one of the next minute
-    says how many were left out."""
+    """Lets a kind of message (a module's, of one template) pass `most` times a minute, and counts the others."""
 
     def __init__(self, most: int = 60, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

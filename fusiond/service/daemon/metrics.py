@@ -89,8 +89,7 @@ class Metrics(Collector):
         self._latency.observe(secs)
 
     def judged(self, result: str) -> None:
-        """`right` or `wrong`; `refused`: the request was wrong, `full`: the queue was, `gone`: the client was;
-        `failed`."""
+        """`right`, `wrong`, `failed`; `refused`: the request was, `full`: the queue was, `gone`: the client was."""
         self._judged.labels(result).inc()
 
     def served(self, request: str, result: str, count: int = 1) -> None:

@@ -68,8 +68,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonWork:
-    """What the daemon does for its users; a parameter, so that tests run the daemon without a device. Called in several
-    threads."""
+    """What the daemon does for its users, in several threads; a parameter, so that tests do without a device."""
 
     run_job: RunJob
     submit: Callable[[Submission], tuple[JobRow, ...]]

@@ -109,8 +109,7 @@ class Upstream:
         return status, found
 
     def _bounded(self, *request: Any) -> tuple[int, bytes]:
-        """httpx bounds each read and not their sum; a thread that an upstream holds up for ever ends with the
-        process."""
+        """httpx bounds each read, not their sum; a thread that is held up for ever ends with the process."""
         outcome: Future[tuple[int, bytes]] = Future()
 
         def call(http: httpx.Client) -> None:

@@ -83,8 +83,7 @@ def _none(function: str | None, reason: str) -> str:
 
 
 def in_double_precision(program: Program, seed: int) -> dict[str, Array]:
-    """NAME:float64 -> what the Program gives for a float output in double precision, shape (elements,), and of rounded
-    inputs. NoTruth where it does not."""
+    """NAME:float64 -> a float output in double precision, shape (elements,), and of rounded inputs. NoTruth."""
     floats = [each.name for each in program.buffers if each.role.compared and is_float(each.dtype)]
     if not floats:
         return {}

@@ -1,5 +1,4 @@
-"""Knowledge about the points of a space from elsewhere: times on another device, at other sizes or of a near workload,
-and facts of compiled candidates."""
+"""What is known of the points of a space from elsewhere: times of other searches, facts of compiled candidates."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -24,8 +23,7 @@ those that failed. As a column: configs of which a fact is known, and the fact."
 
 
 class DonorTrials:
-    """What is known of the points of a space from another search of it: what was measured there, and between that what
-    a Gaussian process makes of it."""
+    """What another search of the space has measured, and between that what a Gaussian process makes of it."""
 
     def __init__(self, donor: Donor, features: Sequence[Feature], points: Points, *, clip: bool = True) -> None:
         """`clip`: how slow the slow ones are says nothing about the fast ones; how many registers they take may."""

@@ -151,8 +151,7 @@ class Study:
         return found
 
     def _ask_tpe(self, tpe: "Tpe") -> Ask | None:
-        """What TPE proposes; where that is known already, or breaks restrictions again and again, a point next to
-        it."""
+        """What TPE proposes; a point next to it where that is known, or breaks restrictions again and again."""
         config = Config(())
         for _ in range(INVALID_LIMIT):
             trial, config = tpe.propose(self._sequence)
@@ -169,8 +168,7 @@ class Study:
         return None if near is None else self._ask(near, "neighbour")
 
     def _near(self, config: Config) -> Config | None:
-        """An untried point that differs from this one in one parameter; else any untried one; None when none is
-        found."""
+        """An untried point that differs from this one in one parameter; else any; None when none is found."""
         generator = random.Random(self._number(self._sequence))
         for parameter in generator.sample(self._space.parameters, len(self._space.parameters)):
             for value in generator.sample(parameter.values, len(parameter.values)):

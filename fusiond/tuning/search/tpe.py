@@ -69,8 +69,7 @@ class Tpe:
 
 
 class _JointSampler(optuna.samplers.TPESampler):
-    """TPE over parameters that every trial has. Optuna finds out which those are by looking at all trials, for each ask
-    anew; here it is known."""
+    """TPE over parameters that every trial has, which Optuna finds out by looking at all trials for each ask."""
 
     def __init__(self, distributions: Mapping[str, BaseDistribution], **options: Any) -> None:
         super().__init__(**options)

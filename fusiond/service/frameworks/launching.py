@@ -167,11 +167,10 @@ def _homes(program: Program, arguments: Sequence[str]) -> tuple[dict[str, tuple[
 
 
 def _launch(step: Launch, image: int, entry: int, homes: Mapping[str, tuple[int, int]]) -> Step:
-    (x, y, z), (across, down, deep) = map(int, step.grid), map(int, step.block)
+    x, y, z, *block = (*map(int, step.grid), *map(int, step.block))
     carveout = -1 if step.carveout_pct is None else step.carveout_pct
-    arguments = tuple(_argument(each, homes) for each in step.arguments)
-    return Step(image, entry, (x, y, z), (across, down, deep), int(step.shared_bytes), step.cooperative, carveout,
-                arguments)  # fmt: skip
+    shape = (x, y, z), (block[0], block[1], block[2]), int(step.shared_bytes), step.cooperative, carveout
+    return Step(image, entry, *shape, tuple(_argument(each, homes) for each in step.arguments))
 
 
 def _argument(argument: Pointer | Scalar | Bytes, homes: Mapping[str, tuple[int, int]]) -> Argument:

@@ -59,8 +59,8 @@ _unary("erfc", lambda w, x: w.binary("subtract", w.like(x, 1), w.unary("erf", x)
 
 
 @operator("alias.default", "detach.default", view=True)
-@operator("clone.default", "lift_fresh_copy.default", "contiguous.default", "resolve_conj.default",
-          "resolve_neg.default", movement=True)  # fmt: skip
+@operator("clone.default", "lift_fresh_copy.default", "contiguous.default", movement=True)
+@operator("resolve_conj.default", "resolve_neg.default", movement=True)
 def _identity(call: OperatorCall) -> HloValue:
     return call.tensor(0)
 
@@ -91,31 +91,18 @@ def _complex(call: OperatorCall) -> HloValue:
     return w.add("complex", "c64", a.dims, [a, b])
 
 
-def _complex_of(w: HloWriter, pairs: HloValue) -> HloValue:
-    none, ones, dims = [0] * (len(pairs.dims) - 1), [1] * len(pairs.dims), pairs.dims[:-1]
-    parts = [w.reshape(w.slice(pairs, [*none, at], [*dims, at + 1], ones), dims) for at in (0, 1)]
-    return w.add("complex", "c64", dims, parts)
-
-
-def _pairs_of(w: HloWriter, z: HloValue) -> HloValue:
-    parts = [w.reshape(w.add(each, "f32", z.dims, [z]), (*z.dims, 1)) for each in ("real", "imag")]
-    return w.concatenate(parts, len(z.dims))
-
-
-@operator("view_as_complex.default", "view_as_real.default", view=True)
+@operator("view_as_complex.default", "view_as_real.default", "view.dtype", view=True)
 def _viewed(call: OperatorCall) -> HloValue:
-    return (_complex_of if call.result.dtype == "c64" else _pairs_of)(call.writer, call.tensor(0))
-
-
-@operator("view.dtype", view=True)
-def _reinterpreted(call: OperatorCall) -> HloValue:
     """Complex numbers as pairs along the last dimension, and pairs as complex numbers."""
-    w, x, wanted = call.writer, call.tensor(0), call.result
-    if {x.dtype, wanted.dtype} != {"c64", "f32"}:
+    w, x, dims = call.writer, call.tensor(0), call.result.dims
+    if {x.dtype, call.result.dtype} != {"c64", "f32"}:
         raise Unsupported("it reads bits as another type")
     if x.dtype == "c64":
-        return w.reshape(_pairs_of(w, x), wanted.dims)
-    return _complex_of(w, w.reshape(x, (*wanted.dims, 2)))
+        parts = [w.reshape(w.add(each, "f32", x.dims, [x]), (*x.dims, 1)) for each in ("real", "imag")]
+        return w.reshape(w.concatenate(parts, len(x.dims)), dims)
+    x, none, ones = w.reshape(x, (*dims, 2)), [0] * len(dims), [1] * (len(dims) + 1)
+    parts = [w.reshape(w.slice(x, [*none, at], [*dims, at + 1], ones), dims) for at in (0, 1)]
+    return w.add("complex", "c64", dims, parts)
 
 
 @operator("real.default", "imag.default", view=True)

@@ -4,8 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from fusiond.torch.instructions import HloValue, HloWriter
-from fusiond.torch.operators.table import OperatorCall, Unsupported, broadcast_dims, number, operator
+from fusiond.torch.operators.table import OperatorCall, Unsupported, number, operator
 
 
 @operator("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
@@ -14,20 +16,15 @@ def _reshape(call: OperatorCall) -> HloValue:
     return call.writer.reshape(call.tensor(0), call.result.dims)
 
 
-@operator("permute.default", view=True)
-def _permute(call: OperatorCall) -> HloValue:
-    x = call.tensor(0)
-    return call.writer.transpose(x, call.dimensions(x, 1, "dims"))
-
-
-@operator("transpose.int", "t.default", view=True)
+@operator("permute.default", "transpose.int", "t.default", view=True)
 def _transpose(call: OperatorCall) -> HloValue:
-    x = call.tensor(0)
-    order = list(range(len(x.dims)))
-    if call.node.operator == "aten.t.default":
-        return call.writer.transpose(x, order[::-1])
-    a, b = call.dimension(x, 1, "dim0"), call.dimension(x, 2, "dim1")
-    if order:
+    x, order = call.tensor(0), list(range(len(call.tensor(0).dims)))
+    if call.node.operator == "aten.permute.default":
+        order = list(call.dimensions(x, 1, "dims"))
+    elif call.node.operator == "aten.t.default":
+        order.reverse()
+    elif order:
+        a, b = call.dimension(x, 1, "dim0"), call.dimension(x, 2, "dim1")
         order[a], order[b] = order[b], order[a]
     return call.writer.transpose(x, order)
 
@@ -60,9 +57,7 @@ def _bounds(call: OperatorCall, x: HloValue, first: int) -> tuple[int, int, int,
 
 @operator("slice.Tensor", view=True)
 def _slice(call: OperatorCall) -> HloValue:
-    x = call.tensor(0)
-    dimension, start, end, step = _bounds(call, x, 1)
-    return _part(call, x, dimension, start, end, step)
+    return _part(call, call.tensor(0), *_bounds(call, call.tensor(0), 1))
 
 
 def _part(call: OperatorCall, x: HloValue, dimension: int, start: int, end: int, step: int = 1) -> HloValue:
@@ -188,7 +183,7 @@ def _index(call: OperatorCall) -> HloValue:
     fixed = [(at, each.numbers) for at, each in enumerate(given) if each is not None]
     if len(fixed) == 1 and fixed[0][1] and "put" not in call.node.operator:
         return _picked(w, x, *fixed[0])
-    dims = broadcast_dims([each.dims for each in given if each is not None])
+    dims = np.broadcast_shapes(*(each.dims for each in given if each is not None))
     indices, places = _points(call, given, x, dims)
     at = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
     if "put" not in call.node.operator:

@@ -12,22 +12,9 @@ def kept(w: HloWriter, x: HloValue, of: HloValue, dimensions: Sequence[int]) -> 
     return w.reshape(x, [1 if at in dimensions else size for at, size in enumerate(of.dims)])
 
 
-def count(x: HloValue, dimensions: Sequence[int]) -> int:
-    return math.prod(x.dims[each] for each in dimensions)
-
-
 def mean(w: HloWriter, x: HloValue, dimensions: Sequence[int]) -> HloValue:
     total = w.reduce("add", x, dimensions)
-    return w.binary("multiply", total, w.like(total, 1 / count(x, dimensions)))
-
-
-def variance(w: HloWriter, x: HloValue, dimensions: Sequence[int], correction: float) -> tuple[HloValue, HloValue]:
-    """(variance, mean), without the dimensions; in two passes."""
-    middle = mean(w, x, dimensions)
-    off = w.binary("subtract", x, w.expand(kept(w, middle, x, dimensions), x.dims))
-    total = w.reduce("add", w.binary("multiply", off, off), dimensions)
-    rest = max(0.0, count(x, dimensions) - correction)
-    return w.binary("divide", total, w.like(total, rest)), middle
+    return w.binary("multiply", total, w.like(total, 1 / math.prod(x.dims[each] for each in dimensions)))
 
 
 def _ended(call: OperatorCall, x: HloValue, place: int = 0) -> HloValue:
@@ -35,36 +22,27 @@ def _ended(call: OperatorCall, x: HloValue, place: int = 0) -> HloValue:
 
 
 @operator("sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "prod.default", "prod.dim_int")
-def _sum(call: OperatorCall) -> HloValue:
-    w = call.writer
-    x = w.convert(call.tensor(0), working(call.result.dtype))
-    dimensions = call.dimensions(x, 1) if call.node.operator.split(".")[2] != "default" else range(len(x.dims))
-    name = call.node.operator.split(".")[1]
-    if name == "mean":
-        return _ended(call, mean(w, x, dimensions))
-    return _ended(call, w.reduce("add" if name == "sum" else "multiply", x, dimensions))
-
-
 @operator("amax.default", "amin.default", "max.default", "min.default", "any.default", "any.dim", "any.dims")
-def _extreme(call: OperatorCall) -> HloValue:
-    w, x = call.writer, call.tensor(0)
-    name, overload = call.node.operator.split(".")[1:]
-    logical = name in ("any", "all")
-    x = w.convert(x, "pred") if logical else call.floating(x)
+def _reduced(call: OperatorCall) -> HloValue:
+    w, (name, overload) = call.writer, call.node.operator.split(".")[1:]
+    x = w.convert(call.tensor(0), "pred" if name == "any" else working(call.result.dtype))
     whole = overload == "default" and name not in ("amax", "amin")
     dimensions = range(len(x.dims)) if whole else call.dimensions(x, 1)
-    operation = {"any": "or", "all": "and"}.get(name) or ("maximum" if "max" in name else "minimum")
-    return _ended(call, w.reduce(operation, x, dimensions))
+    operation = {"sum": "add", "prod": "multiply", "any": "or"}.get(name) or f"{name.removeprefix('a')}imum"
+    return _ended(call, mean(w, x, dimensions) if name == "mean" else w.reduce(operation, x, dimensions))
 
 
 @operator("var.correction", "var_mean.correction")
 def _variance(call: OperatorCall) -> HloValue | tuple[HloValue, HloValue]:
-    x = call.floating(call.tensor(0))
-    correction = call.argument(2, "correction")
-    found, middle = variance(call.writer, x, call.dimensions(x, 1), 1.0 if correction is None else correction)
-    if "var_mean" in call.node.operator:
-        return _ended(call, found), _ended(call, middle, 1)
-    return _ended(call, found)
+    """In two passes."""
+    w, x, correction = call.writer, call.floating(call.tensor(0)), call.argument(2, "correction")
+    dimensions = call.dimensions(x, 1)
+    middle = mean(w, x, dimensions)
+    off = w.binary("subtract", x, w.expand(kept(w, middle, x, dimensions), x.dims))
+    total = w.reduce("add", w.binary("multiply", off, off), dimensions)
+    rest = max(0.0, math.prod(x.dims[each] for each in dimensions) - (1.0 if correction is None else correction))
+    found = _ended(call, w.binary("divide", total, w.like(total, rest)))
+    return (found, _ended(call, middle, 1)) if "var_mean" in call.node.operator else found
 
 
 @operator("mm.default", "bmm.default", "addmm.default")

@@ -87,10 +87,6 @@ class OperatorCall:
             raise Unsupported(f"argument {place} is not a tensor")
         return found
 
-    def optional(self, place: int, name: str = "") -> HloValue | None:
-        found = self.argument(place, name)
-        return found if isinstance(found, HloValue) else None
-
     def integers(self, place: int, name: str = "", default: Sequence[int] | None = ()) -> tuple[int, ...] | None:
         found = self.argument(place, name, default)
         if found is None:
@@ -175,13 +171,6 @@ def _wider(a: str, b: str) -> str:
     if {a, b} == {"u8", "s8"}:
         return "s16"
     return a if _WIDTHS[a] > _WIDTHS[b] else b
-
-
-def broadcast_dims(several: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """NumPy's: trailing dimensions meet, and those of size 1 are repeated."""
-    rank = max(map(len, several))
-    wide = [(*(1,) * (rank - len(each)), *each) for each in several]
-    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*wide, strict=True))
 
 
 def number(value: Any) -> Number:

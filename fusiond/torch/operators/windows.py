@@ -11,9 +11,9 @@ from fusiond.torch.operators.table import OperatorCall, Unsupported, operator
 
 @operator("convolution.default")
 def _convolution(call: OperatorCall) -> HloValue:
-    w, x, weight, bias = call.writer, call.floating(call.tensor(0)), call.floating(call.tensor(1)), call.optional(2)
+    w, x, weight, bias = call.writer, call.floating(call.tensor(0)), call.floating(call.tensor(1)), call.argument(2)
     found = _convolved(call, 3, x, weight, transposed=bool(call.argument(6, "transposed")))
-    if bias is not None:
+    if isinstance(bias, HloValue):
         wide = w.broadcast(w.convert(bias, found.dtype), found.dims, (1,))
         found = w.binary("add", found, wide)
     return call.finished(found)

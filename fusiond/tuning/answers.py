@@ -15,8 +15,8 @@ from fusiond.model.nouns import COUNTED, frozen
 from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Record, Verdict, median
 from fusiond.tuning import counts, finals, prior, verdict
 from fusiond.tuning.bench import Bench
-from fusiond.tuning.context import Context
-from fusiond.tuning.finals import Entrant, Field, Incumbent
+from fusiond.tuning.context import Context, Entrant
+from fusiond.tuning.finals import Field, Incumbent
 from fusiond.tuning.verdict import Conclusion
 
 _OF_BOUNDS = {Verdict.FUSE: Verdict.PROMISING, Verdict.KEEP: Verdict.UNPROMISING}

@@ -22,14 +22,29 @@ from fusiond.tuning.measuring import Measurer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnfusedBaseline:
-    """A measured unfused way. `ratio` is its speed-up over the unfused program as given."""
+class Entrant:
+    """A program that may take part in the finals. Unfused ways have a name, candidates none."""
 
-    name: str
     program: Program
     config: Config
+    name: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.program.key
+
+    def __str__(self) -> str:
+        """As people know it: `threads.a=256 threads.b=128`, `streams at threads.a=512`."""
+        config = str(self.config) or "the only config"
+        return f"{self.name} at {config}" if self.name else config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfusedBaseline(Entrant):
+    """A measured unfused way."""
+
     time_us: float
-    ratio: float
+    ratio: float  #: Its speed-up over the unfused program as given
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from fusiond.model.outcomes import MeasureFailed, Measurement, Outcome, Purpose,
 from fusiond.model.program import Program, SizeError
 from fusiond.tuning import verdict
 from fusiond.tuning.bench import Bench
-from fusiond.tuning.context import Context
+from fusiond.tuning.context import Context, Entrant
 from fusiond.tuning.judging import referee
 from fusiond.tuning.measuring import References
 
@@ -40,24 +40,6 @@ LAST_CHECKS = 3  #: Processes in which the winner is compared once more, where s
 STRUCK_OUT = "struck_out"
 TRANSIENT = frozenset({Outcome.TOO_NOISY, Outcome.WORKER_DIED, Outcome.TIMED_OUT})
 """What a machine that others use does to a program; it says nothing against one that worked before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entrant:
-    """A program in the finals. Unfused ways have a name, candidates none."""
-
-    program: Program
-    config: Config
-    name: str = ""
-
-    @property
-    def key(self) -> str:
-        return self.program.key
-
-    def __str__(self) -> str:
-        """As people know it: `threads.a=256 threads.b=128`, `streams at threads.a=512`."""
-        config = str(self.config) or "the only config"
-        return f"{self.name} at {config}" if self.name else config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -275,12 +275,11 @@ class Tuner:
         self._probes(context)
         bench = ready(context)
         unfused = fastest_unfused(bench)
-        ways = [finals.Entrant(program=each.program, config=each.config, name=each.name) for each in unfused]
         self.events.publish(
             say.PhaseStarted(job=context.row.id, phase="search", then_secs=finals.expected_secs(context))
         )
         ended = search(bench, unfused[0])
-        entered = finals.field(bench, ways)
+        entered = finals.field(bench, unfused)
         finals.measure(bench, entered)
         answers.publish(context, *answers.conclude(bench, entered, ended))
         profiles.keep(context)

@@ -20,8 +20,7 @@ from fusiond.store.exchange.find import exchange_of
 from fusiond.store.exchange.records import program_of, record_of, with_programs
 from fusiond.tuning import answers, finals, prior
 from fusiond.tuning.bench import Bench, ready
-from fusiond.tuning.context import Context
-from fusiond.tuning.finals import Entrant
+from fusiond.tuning.context import Context, Entrant
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ import pytest
 from fusiond.model.nouns import Config
 from fusiond.model.outcomes import Record, Verdict
 from fusiond.testing.fakes import fake_program
-from fusiond.tuning.finals import Entrant, Field, Incumbent
+from fusiond.tuning.context import Entrant
+from fusiond.tuning.finals import Field, Incumbent
 
 
 def entrants(*names: str) -> dict[str, Entrant]:

@@ -155,13 +155,13 @@ def test_a_sick_device_is_looked_at_again(store: Store) -> None:
     service = Service(store, DaemonConfig(probe_secs=0.05), made)
     (worker,) = service._make_workers([daemon.DEVICE])
     store.set_sick(daemon.DEVICE.key, daemon.DEVICE.uuid, "three deaths")
-    assert worker._hold() == "the device is sick: three deaths"
+    assert worker.hold() == "the device is sick: three deaths"
     assert len(answers) == 2  # not yet
     time.sleep(0.06)
-    assert worker._hold() == "the device is sick: three deaths"
+    assert worker.hold() == "the device is sick: three deaths"
     assert len(answers) == 1
     time.sleep(0.06)
-    assert worker._hold() is None
+    assert worker.hold() is None
     assert store.sick(daemon.DEVICE.key, daemon.DEVICE.uuid) is None
 
 
@@ -198,7 +198,7 @@ def test_a_busy_device_waits_or_is_shared(store: Store) -> None:
     for when_busy, held in (("wait", "cpu is used by pid 7"), ("exclusive", "cpu is used by pid 7"), ("share", None)):
         service = Service(store, DaemonConfig(when_busy=when_busy), busy)
         (worker,) = service._make_workers([daemon.DEVICE])
-        assert worker._hold() == held
+        assert worker.hold() == held
 
 
 def test_who_accepts_which_request(store: Store) -> None:
@@ -211,7 +211,7 @@ def test_who_accepts_which_request(store: Store) -> None:
         service = Service(store, DaemonConfig(), daemon.work(store, 0.01))
         requests = ("auto", "cpu", "cuda", "cuda:1")
         workers = service._make_workers(devices)
-        return {each.device.name: [request for request in requests if request in each._accepts] for each in workers}
+        return {each.device.name: [request for request in requests if request in each.accepts] for each in workers}
 
     assert accepted(gpus) == {"cpu": ["cpu"], "cuda:0": ["auto", "cuda"], "cuda:1": ["auto", "cuda", "cuda:1"]}
     assert accepted(gpus[:1]) == {"cpu": ["auto", "cpu"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 from fusiond.model.errors import DaemonError, DeviceError, FusiondError, NothingKnown, RequestError
@@ -44,32 +45,19 @@ def ask(
     query: Sequence[tuple[str, str]] | None = None,
 ) -> Any:
     """The document that answers a request. The daemon's own error, or DaemonError where none answers."""
-    import httpx
-
-    answering(socket)
-    try:
-        with http(socket, timeout_secs) as client:
-            response = client.request(method, path, json=body, params=httpx.QueryParams(list(query or ())))
-    except httpx.TransportError as problem:
-        raise _silent(socket, problem, timeout_secs) from None
-    return _checked(response)
+    with _reached(socket, timeout_secs) as client:
+        return _checked(client.request(method, path, json=body, params=tuple(query or ())))
 
 
 def stream(socket: Path, path: str) -> Iterator[Any]:
     """The documents of an answer, one a line, as they come."""
-    import httpx
-
-    answering(socket)
-    try:
-        with http(socket) as client, client.stream("GET", path) as response:
-            if response.is_error:
-                response.read()
-                _checked(response)
-            for line in response.iter_lines():
-                if line:
-                    yield _json(line)
-    except httpx.TransportError as problem:
-        raise _silent(socket, problem) from None
+    with _reached(socket) as client, client.stream("GET", path) as response:
+        if response.is_error:
+            response.read()
+            _checked(response)
+        for line in response.iter_lines():
+            if line:
+                yield _json(line)
 
 
 def http(socket: Path, timeout_secs: float = TIMEOUT_SECS) -> httpx.Client:
@@ -80,12 +68,19 @@ def http(socket: Path, timeout_secs: float = TIMEOUT_SECS) -> httpx.Client:
     )
 
 
-def _silent(socket: Path, problem: httpx.TransportError, timeout_secs: float = TIMEOUT_SECS) -> DaemonError:
+@contextlib.contextmanager
+def _reached(socket: Path, timeout_secs: float = TIMEOUT_SECS) -> Iterator[httpx.Client]:
+    """A client of a daemon that answers; DaemonError where that does no more."""
     import httpx
 
-    if isinstance(problem, httpx.TimeoutException):
-        return DaemonError(f"the daemon on {socket} does not answer within {timeout_secs:.0f} s")
-    return _absent(socket)
+    answering(socket)
+    try:
+        with http(socket, timeout_secs) as client:
+            yield client
+    except httpx.TimeoutException:
+        raise DaemonError(f"the daemon on {socket} does not answer within {timeout_secs:.0f} s") from None
+    except httpx.TransportError:
+        raise _absent(socket) from None
 
 
 def _absent(socket: Path) -> DaemonError:

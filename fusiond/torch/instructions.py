@@ -160,6 +160,11 @@ class HloWriter:
         ranges = ", ".join(f"[{a}:{b}:{s}]" for a, b, s in zip(starts, limits, strides, strict=True))
         return self.add("slice", x.dtype, dims, [x], f"slice={{{ranges}}}")
 
+    def part(self, x: HloValue, dimension: int, start: int, end: int, step: int = 1) -> HloValue:
+        """A slice of one dimension."""
+        rows = [(start, end, step) if at == dimension else (0, size, 1) for at, size in enumerate(x.dims)]
+        return self.slice(x, *([row[each] for row in rows] for each in range(3)))
+
     def pad(self, x: HloValue, value: Number, sides: Sequence[tuple[int, int, int]]) -> HloValue:
         """(low, high, interior) for each dimension."""
         dims = [size + low + high + max(0, size - 1) * inner

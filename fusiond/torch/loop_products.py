@@ -158,15 +158,8 @@ def _sum_behind(
     aten, name = torch.ops.aten, node.args[0].target
     inits, tensors, same = map(list, node.args[1:])
     count = len(inits)
-    kept, stored, sources = [at for at in range(count) if at not in sums], list(gives[count:]), []
-    for operand in (_plain(each)[0] for product, _ in sums.values() for each in product.args):
-        row = places.index(operand) - count if operand in places else -1
-        given = 0 <= row < len(tensors)
-        sources.append((given, row if given else len(stored)))
-        if not given:
-            stored.append(body.call_function(aten.clone.default, (operand,)))
-            stored[-1].meta["val"] = operand.meta["val"]
-    flips = {at: [_plain(each)[1] for each in product.args] for at, (product, _) in sums.items()}
+    kept, stored = [at for at in range(count) if at not in sums], list(gives[count:])
+    sources = _sources(body, places[count : count + len(tensors)], sums, stored)
     body.output([*(gives[at] for at in kept), *stored])
     body.eliminate_dead_code()
     for at in sums:
@@ -186,19 +179,39 @@ def _sum_behind(
         scan.meta["val"] = (*(values[at] for at in kept), *values[count:], *more)
         results = {at: call(operator.getitem, scan, place) for place, at in enumerate(kept)}
         rows = [call(operator.getitem, scan, len(kept) + place) for place in range(len(stored))]
-        whole = iter([tensors[at] if given else rows[at] for given, at in sources])
+        whole = iter([((tensors if given else rows)[at], turned) for given, at, turned in sources])
         for at, (_, turned) in sums.items():
-            a, b = next(whole), next(whole)
-            a = call(aten.permute.default, a, [2, 0, 1] if flips[at][0] else [1, 0, 2])
-            b = call(aten.permute.default, b, [0, 2, 1]) if flips[at][1] else b
-            a = call(aten.reshape.default, a, [a.meta["val"].shape[0], -1])
-            b = call(aten.reshape.default, b, [-1, b.meta["val"].shape[2]])
-            made = call(aten.mm.default, a, b)
+            made = _product(call, *next(whole), *next(whole))
             made = call(aten.permute.default, made, [1, 0]) if turned else made
             results[at] = call(aten.add.Tensor, inits[at], made)
         for user in list(node.users):
             at = user.args[1]
             user.replace_all_uses_with(results[at] if at < count else rows[at - count])
+
+
+def _sources(
+    body: Any, rows: Sequence[Any], sums: Mapping[int, tuple[Any, bool]], stored: list[Any]
+) -> list[tuple[bool, int, bool]]:
+    """Where the rows of the products' operands come from: (whether they are given, the number among those or among what
+    is stored, whether each is turned). What is not given is stored from now on."""
+    found = []
+    for operand, turned in (_plain(each) for product, _ in sums.values() for each in product.args):
+        given = operand in rows
+        found.append((given, rows.index(operand) if given else len(stored), turned))
+        if not given:
+            stored.append(body.call_function(torch.ops.aten.clone.default, (operand,)))
+            stored[-1].meta["val"] = operand.meta["val"]
+    return found
+
+
+def _product(call: Any, a: Any, turned_a: bool, b: Any, turned_b: bool) -> Any:
+    """The sum of the products of all steps, as one."""
+    aten = torch.ops.aten
+    a = call(aten.permute.default, a, [2, 0, 1] if turned_a else [1, 0, 2])
+    b = call(aten.permute.default, b, [0, 2, 1]) if turned_b else b
+    a = call(aten.reshape.default, a, [a.meta["val"].shape[0], -1])
+    b = call(aten.reshape.default, b, [-1, b.meta["val"].shape[2]])
+    return call(aten.mm.default, a, b)
 
 
 def _plain(value: Any) -> tuple[Any, bool]:

@@ -93,13 +93,17 @@ def _found(module: Any) -> _Unrolled | None:
     sizes = dict.fromkeys(gap * by for gap, _ in gaps.most_common(_CANDIDATES) for by in _MULTIPLES)
     places = {each: at for at, each in enumerate(nodes)}
     runs = sorted((run for size in sizes for run in _runs(kinds, size)), key=lambda run: (run[0] - run[1], run[2]))
-    for begin, end, size in runs:
-        phases = (begin + phase + first for first in (0, size) for phase in range(min(size, _PHASES)))
-        tried = [_Unrolled(nodes, start, size, LEAST) for start in phases if start + LEAST * size <= end]
-        for loop in sorted((each for each in tried if _equal(each, places)), key=lambda each: len(each.inits)):
-            loop.steps = (end - loop.start) // size
-            if _equal(loop, places) and _leave(loop, places):
-                return loop
+    return next(filter(None, (_begun(nodes, places, *run) for run in runs)), None)
+
+
+def _begun(nodes: Sequence[Any], places: Mapping[Any, int], begin: int, end: int, size: int) -> _Unrolled | None:
+    """The loop in a run of nodes, begun where the fewest values are handed on."""
+    phases = (begin + phase + first for first in (0, size) for phase in range(min(size, _PHASES)))
+    tried = [_Unrolled(nodes, start, size, LEAST) for start in phases if start + LEAST * size <= end]
+    for loop in sorted((each for each in tried if _equal(each, places)), key=lambda each: len(each.inits)):
+        loop.steps = (end - loop.start) // size
+        if _equal(loop, places) and _leave(loop, places):
+            return loop
     return None
 
 
@@ -217,24 +221,30 @@ def _moves(loop: _Unrolled, at: int) -> bool:
     writes = node.target is operator.setitem
     if not differ:
         return not writes
-    before, one, other = first[: differ[0]], first[differ[0]], second[differ[0]]
     if len(differ) > 1 or not isinstance(value, torch.Tensor) or any(type(each) not in _PLAIN for each in first):
         return False
-    kept = isinstance(one, slice)
-    if kept and {one.stop, other.stop} != {None} and (one.stop - one.start, other.stop - other.start) != (1, 1):
+    before, one = first[: differ[0]], first[differ[0]]
+    ends = _elements(one, second[differ[0]], writes)
+    if ends is None:
         return False
-    begin, then = (each.start if kept else each for each in (one, other))
-    if kept and (writes or None in (one.stop, other.stop) or one.step is not None):
-        return False
-    last = begin + (then - begin) * (loop.steps - 1)
-    dimension = sum(each is not None for each in before)
+    begin, step, kept = ends[0], ends[1] - ends[0], (None,) if isinstance(one, slice) else ()
+    last, dimension = begin + step * (loop.steps - 1), sum(each is not None for each in before)
     if min(begin, last) < 0 <= max(begin, last):
         return False
     loop.rows[at] = _Moving(
-        source=node.args[0], tensor=node.args[0], dimension=dimension, entry=differ[0], step=then - begin,
-        first=begin % value.shape[dimension], rest=(*before, *((None,) if kept else ()), *first[differ[0] + 1 :]),
+        source=node.args[0], tensor=node.args[0], dimension=dimension, entry=differ[0], step=step,
+        first=begin % value.shape[dimension], rest=(*before, *kept, *first[differ[0] + 1 :]),
     )  # fmt: skip
     return not writes or isinstance(node.args[2], fx.Node)
+
+
+def _elements(one: Any, other: Any, writes: bool) -> tuple[int, int] | None:
+    """Which elements an entry of the index takes in the first step and the second; None where it takes several."""
+    if not isinstance(one, slice):
+        return one, other
+    if writes or one.step is not None or None in (one.start, one.stop, other.start, other.stop):
+        return None
+    return (one.start, other.start) if one.stop - one.start == other.stop - other.start == 1 else None
 
 
 _PLAIN = (int, slice, type(None))
@@ -245,17 +255,17 @@ def _part(one: Any, other: Any) -> _Moving | None:
     if not (one.op == other.op == "call_function" and one.target is other.target is operator.getitem):
         return None
     source, value = one.args[0], one.args[0].meta.get("example_value")
-    if other.args[0] is not source or not isinstance(value, tuple) or str(_name(source)) != "unbind":
+    if (
+        other.args[0] is not source
+        or not isinstance(value, tuple)
+        or getattr(source.target, "__name__", source.target) != "unbind"
+    ):
         return None
     tensor, *rest = source.args
     dimension = rest[0] if rest else source.kwargs.get("dim", 0)
     rank = len(tensor.meta["example_value"].shape)
     first, step = one.args[1], other.args[1] - one.args[1]
     return _Moving(source=source, tensor=tensor, dimension=dimension % rank, first=first, step=step)
-
-
-def _name(node: Any) -> str:
-    return str(getattr(node.target, "__name__", node.target))
 
 
 def _leave(loop: _Unrolled, places: Mapping[Any, int]) -> bool:
@@ -314,20 +324,7 @@ def _scan(graph: Any, loop: _Unrolled, name: str, made: dict[Any, Any], stored: 
     rows = dict.fromkeys((*(each for at, each in loop.rows.items() if at not in loop.written),
                           *(what for kind, what in loop.kinds.values() if kind == "row")))  # fmt: skip
     same = dict.fromkeys(what for (at, _), (kind, what) in loop.kinds.items() if kind == "same" and at not in loop.rows)
-    call, inits, tensors = graph.call_function, [], []
-    for at in states:
-        if at in loop.inits:
-            inits.append(graph.call_method("clone", (made[loop.inits[at]],)))
-        else:
-            value = loop.node(0, at).meta["example_value"]
-            inits.append(call(torch.zeros, (tuple(value.shape),), {"dtype": value.dtype, "device": value.device}))
-    for each in rows:
-        tensor = graph.call_method("movedim", (made[each.tensor], each.dimension, 0))
-        tensor = call(operator.getitem, (tensor, each.taken(loop.steps)))
-        tensors.append(call(torch.flip, (tensor, [0])) if each.step < 0 else tensor)
-    if not rows:  # torch counts the steps by what they read
-        device = loop.node(0, next(iter(states))).meta["example_value"].device
-        tensors.append(call(torch.zeros, (loop.steps,), {"device": device}))
+    call, (inits, tensors) = graph.call_function, _operands(graph, loop, made, list(states), list(rows))
     body = _body(loop, list(states), kept, list(rows), list(same))
     scan = call(torch.ops.higher_order.scan, (graph.get_attr(name), inits, tensors, [made[each] for each in same]))
     for place, at in enumerate(states):
@@ -344,6 +341,27 @@ def _scan(graph: Any, loop: _Unrolled, name: str, made: dict[Any, Any], stored: 
         index = (*index[: moving.entry], moving.taken(loop.steps), *index[moving.entry + 1 :])
         call(operator.setitem, (made[moving.tensor], index, given))
     return body
+
+
+def _operands(
+    graph: Any, loop: _Unrolled, made: Mapping[Any, Any], states: list[int], rows: list[_Moving]
+) -> tuple[list[Any], list[Any]]:
+    """(the first state, the tensors of which a step gets an element each)"""
+    call, inits, tensors = graph.call_function, [], []
+    for at in states:
+        if at in loop.inits:
+            inits.append(graph.call_method("clone", (made[loop.inits[at]],)))
+        else:
+            value = loop.node(0, at).meta["example_value"]
+            inits.append(call(torch.zeros, (tuple(value.shape),), {"dtype": value.dtype, "device": value.device}))
+    for each in rows:
+        tensor = graph.call_method("movedim", (made[each.tensor], each.dimension, 0))
+        tensor = call(operator.getitem, (tensor, each.taken(loop.steps)))
+        tensors.append(call(torch.flip, (tensor, [0])) if each.step < 0 else tensor)
+    if not rows:  # torch counts the steps by what they read
+        device = loop.node(0, states[0]).meta["example_value"].device
+        tensors.append(call(torch.zeros, (loop.steps,), {"device": device}))
+    return inits, tensors
 
 
 def _body(loop: _Unrolled, states: list[int], kept: list[int], rows: list[Any], same: list[Any]) -> Any:

@@ -100,8 +100,8 @@ def _viewed(call: OperatorCall) -> HloValue:
     if x.dtype == "c64":
         parts = [w.reshape(w.add(each, "f32", x.dims, [x]), (*x.dims, 1)) for each in ("real", "imag")]
         return w.reshape(w.concatenate(parts, len(x.dims)), dims)
-    x, none, ones = w.reshape(x, (*dims, 2)), [0] * len(dims), [1] * (len(dims) + 1)
-    parts = [w.reshape(w.slice(x, [*none, at], [*dims, at + 1], ones), dims) for at in (0, 1)]
+    x = w.reshape(x, (*dims, 2))
+    parts = [w.reshape(w.part(x, len(dims), at, at + 1), dims) for at in (0, 1)]
     return w.add("complex", "c64", dims, parts)
 
 

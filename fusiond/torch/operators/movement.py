@@ -57,16 +57,7 @@ def _bounds(call: OperatorCall, x: HloValue, first: int) -> tuple[int, int, int,
 
 @operator("slice.Tensor", view=True)
 def _slice(call: OperatorCall) -> HloValue:
-    return _part(call, call.tensor(0), *_bounds(call, call.tensor(0), 1))
-
-
-def _part(call: OperatorCall, x: HloValue, dimension: int, start: int, end: int, step: int = 1) -> HloValue:
-    def put(value: int, others: list[int]) -> list[int]:
-        others[dimension] = value
-        return others
-
-    rank = len(x.dims)
-    return call.writer.slice(x, put(start, [0] * rank), put(end, list(x.dims)), put(step, [1] * rank))
+    return call.writer.part(call.tensor(0), *_bounds(call, call.tensor(0), 1))
 
 
 @operator("select.int", view=True)
@@ -74,7 +65,7 @@ def _select(call: OperatorCall) -> HloValue:
     x = call.tensor(0)
     dimension = call.dimension(x, 1)
     index = int(number(call.argument(2, "index"))) % x.dims[dimension]
-    return call.writer.reshape(_part(call, x, dimension, index, index + 1), call.result.dims)
+    return call.writer.reshape(call.writer.part(x, dimension, index, index + 1), call.result.dims)
 
 
 @operator("split.Tensor", "split_with_sizes.default", "unbind.int", view=True)
@@ -85,7 +76,7 @@ def _split(call: OperatorCall) -> tuple[HloValue, ...]:
     for place in range(len(call.node.results)):
         dims = call.result_of(place).dims
         size = 1 if "unbind" in call.node.operator else dims[dimension]
-        found.append(call.writer.reshape(_part(call, x, dimension, at, at + size), dims))
+        found.append(call.writer.reshape(call.writer.part(x, dimension, at, at + size), dims))
         at += size
     return tuple(found)
 
@@ -151,8 +142,7 @@ def _picked(w: HloWriter, x: HloValue, at: int, numbers: Sequence[Any]) -> HloVa
     parts = []
     for first, step, count in runs([each % x.dims[at] for each in numbers]):
         low, high = sorted((first, first + step * (count - 1)))
-        ends = [(low, high + 1) if each == at else (0, dim) for each, dim in enumerate(x.dims)]
-        part = w.slice(x, [low for low, _ in ends], [high for _, high in ends], [1] * len(x.dims))
+        part = w.part(x, at, low, high + 1)
         if step == 0:
             part = w.expand(part, [count if each == at else dim for each, dim in enumerate(x.dims)])
         parts.append(w.reverse(part, [at]) if step < 0 else part)

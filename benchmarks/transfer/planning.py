@@ -19,6 +19,7 @@ from benchmarks.transfer.paper import TABLE_4, Row
 from fusiond.model.inputs import documents
 from fusiond.strategy import Inputs
 from fusiond_transfer.analysis import heuristic, intervals, schedule
+from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.frontend import generator, parser
 from fusiond_transfer.frontend.generator import Shape
 from fusiond_transfer.frontend.graph import DEVICE, HOST, Graph
@@ -99,10 +100,10 @@ def table_4(say: Callable[[str], None], *, seeds: int = SEEDS, repeats: int = RE
                 if not timed.loop
                 else None,
                 "heuristic_missed": sum(saved["greedy"] < saved["exact"] for saved in each),
-                "exact_ms": _median_ms(lambda graph=timed: schedule.build(graph, "interval_stabbing"), repeats),
+                "exact_ms": _median_ms(lambda graph=timed: Schedules(graph).least, repeats),
                 "heuristic_ms": None
                 if timed.loop
-                else _median_ms(lambda graph=timed: schedule.build(graph, "paper_greedy"), repeats),
+                else _median_ms(lambda graph=timed: Schedules(graph).grouping("paper_greedy"), repeats),
             }
         )
         say(f"{row.name}: {found[-1]['saved']}")
@@ -131,17 +132,15 @@ def growth(say: Callable[[str], None], kernels: Sequence[int] = KERNELS) -> list
     for count in kernels:
         graph = generator.random_graph(Shape(kernels=count, inputs=12, indegree=(2, 2), outdegree=(1, 2), seed=0))
         repeats = 3 if count >= 10_000 else 5
-        made = schedule.build(graph, "interval_stabbing")
+        made = Schedules(graph).least.schedule
         found.append(
             {
                 "kernels": count,
                 "transfers": len(made.crossings),
                 "saved": made.saved,
-                "fewest_secs": round(
-                    _median_ms(lambda graph=graph: schedule.build(_fresh(graph), "interval_stabbing"), repeats) / 1e3, 4
-                ),
+                "fewest_secs": round(_median_ms(lambda graph=graph: Schedules(_fresh(graph)).least, repeats) / 1e3, 4),
                 "fewest_tight_secs": round(
-                    _median_ms(lambda graph=graph: schedule.build(_fresh(graph), "min_residency"), repeats) / 1e3, 4
+                    _median_ms(lambda graph=graph: Schedules(_fresh(graph)).grouping("min_residency"), repeats) / 1e3, 4
                 ),
             }
         )

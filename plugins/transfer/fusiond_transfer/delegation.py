@@ -12,6 +12,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fusiond.model.language import extents
 from fusiond.model.language.dtypes import DTYPES
@@ -26,6 +27,7 @@ from fusiond.strategy.composition.groups import GroupCandidate
 from fusiond_transfer.analysis.layout import ALIGNMENT
 from fusiond_transfer.codegen import body
 from fusiond_transfer.frontend import sizes as graph_sizes
+from fusiond_transfer.frontend.generator import written_fill
 from fusiond_transfer.frontend.graph import DEVICE, FusedBody, Graph, GraphKernel, RegionDocument
 
 APART, ANSWERS, EVERYTHING = "apart", "answers", "everything"
@@ -115,33 +117,23 @@ class Together:
         named = (*self.graph.vectors, *self.graph.operands.values())
         lengths = {each.name: each.elements * DTYPES[each.dtype].bytes for each in named}
         try:
-            made = _checked(offered, fragments.fragment(program, offered.places, lengths, offered.sizes))
-            return dataclasses.replace(made, fixed=made.fixed | graph_sizes.names(offered.aligned))
-        except Unfit as why:
+            made = fragments.fragment(program, offered.places, lengths, offered.sizes)
+        except Unfit as problem:
+            return Rejection(rule="no_part", nodes=offered.kernels, detail=f"{offered.name}: {problem}")
+        if {*made.writes} != offered.writes:
+            why = f"it writes {', '.join(made.writes)}; the kernels write {', '.join(sorted(offered.writes))}"
             return Rejection(rule="no_part", nodes=offered.kernels, detail=f"{offered.name}: {why}")
-
-
-def _checked(offered: Offered, made: Fragment) -> Fragment:
-    strange = set(made.writes) ^ offered.writes
-    if strange:
-        raise Unfit(f"it writes {', '.join(made.writes)}; the kernels write {', '.join(sorted(offered.writes))}")
-    return made
+        return dataclasses.replace(made, fixed=made.fixed | graph_sizes.names(offered.aligned))
 
 
 def edges(graph: Graph) -> frozenset[tuple[str, str]]:
     """(kernel, one that reads what it writes, or stores something in the place of what it reads), of one iteration in a
     loop."""
-    names = [each.name for each in graph.kernels]
-    found = {
-        (names[graph.producer[name]], kernel.name)
-        for kernel in graph.kernels
-        for name in kernel.reads
-        if name in graph.producer
-    }
+    found = set()
     for k, kernel in enumerate(graph.kernels):
-        found |= {
-            (names[reader], kernel.name) for _, old in kernel.in_place for reader in graph.readers[old] if reader != k
-        }
+        before = {graph.producer[name] for name in kernel.reads if name in graph.producer}
+        before |= {reader for _, old in kernel.in_place for reader in graph.readers[old] if reader != k}
+        found |= {(graph.kernels[each].name, kernel.name) for each in before}
     return frozenset(found)
 
 
@@ -152,13 +144,12 @@ def found(graph: Graph, job: Job, others: Others | None) -> Together:
     """What of a graph other strategies can be asked for."""
     if others is None:
         return Together(graph, refused=(("all kernels", "no other strategy can be asked here"),))
-    offered, refused = [], []
-    for each in (*_regions(graph, job, others), *_pairs(graph, job, others)):
-        if isinstance(each, Offered):
-            offered.append(each)
-        else:
-            refused.append(each)
-    return Together(graph, tuple(offered), tuple(refused))
+    all_of_it = (*_regions(graph, job, others), *_pairs(graph, job, others))
+    return Together(
+        graph,
+        offered=tuple(each for each in all_of_it if isinstance(each, Offered)),
+        refused=tuple(each for each in all_of_it if not isinstance(each, Offered)),
+    )
 
 
 def _regions(graph: Graph, job: Job, others: Others) -> Iterable[Offered | tuple[str, str]]:
@@ -176,12 +167,8 @@ def _regions(graph: Graph, job: Job, others: Others) -> Iterable[Offered | tuple
             continue
         strategy, key = taker
         request = {key: region.path, **region.keys}
-        part = dataclasses.replace(
-            job, strategy=strategy, request=frozen(request), lines=frozen(),
-            sizes=frozen({name: int(value) for name, value in region.sizes.items()}),
-            files=frozen({region.path: region.text}), accept_constant=True,
-        )  # fmt: skip
-        asked = others.ask(part)
+        sizes = {name: int(value) for name, value in region.sizes.items()}
+        asked = others.ask(_part(job, strategy, request, {region.path: region.text}, sizes))
         if isinstance(asked, str):
             yield region.name, asked
             continue
@@ -272,11 +259,7 @@ def _pair(
         operands = (*kernel.read_operands, *kernel.write_operands)
         places |= {_place(number, position): vector for position, vector in enumerate(operands)}
     request = {key: [f"./{MADE}/{kernel.name}.yaml" for _, kernel in pair]}
-    part = dataclasses.replace(
-        job, strategy=strategy, request=frozen(request), sizes=frozen(), lines=frozen(), files=frozen(files),
-        accept_constant=True,
-    )  # fmt: skip
-    asked = others.ask(part)
+    asked = others.ask(_part(job, strategy, request, files, {}))
     if isinstance(asked, str):
         return name, asked.replace(f"{folder}/", "")
     writes = frozenset(name for _, kernel in pair for name in kernel.write_operands)
@@ -284,6 +267,15 @@ def _pair(
     known = {each: extents.size(each, value) for each, value in graph.sizes}
     sizes = {f"{kernel.name}.{each}": value for _, kernel in pair for each, value in known.items()}
     return Offered(name=name, strategy=strategy, kernels=names, asked=asked, places=places, writes=writes, sizes=sizes)
+
+
+def _part(
+    job: Job, strategy: str, request: Mapping[str, Any], files: Mapping[str, str], sizes: Mapping[str, int]
+) -> Job:
+    return dataclasses.replace(
+        job, strategy=strategy, request=frozen(request), lines=frozen(), sizes=frozen(sizes), files=frozen(files),
+        accept_constant=True,
+    )  # fmt: skip
 
 
 # --- a kernel as a document -----------------------------------------------------------------------------
@@ -301,7 +293,7 @@ def _document(graph: Graph, number: int, kernel: GraphKernel) -> tuple[str, str]
         said: dict[str, object] = {"name": _place(number, position), "dtype": vector.dtype, "role": role}
         said["elements"] = text_of(vector.elements)
         if role == "input":
-            said["fill"] = _fill(vector.fill)
+            said["fill"] = written_fill(Fill() if vector.fill.kind == "file" else vector.fill)
         arguments.append(said)
     for position, value in enumerate(entry.scalars):
         assert isinstance(value, Scalar)
@@ -323,14 +315,6 @@ def _document(graph: Graph, number: int, kernel: GraphKernel) -> tuple[str, str]
 def _place(number: int, position: int) -> str:
     """An operand's name, which no other kernel of the graph has."""
     return f"k{number}_{position}"
-
-
-def _fill(fill: Fill) -> object:
-    if fill.kind in ("uniform", "normal", "integers"):
-        return {fill.kind: [fill.low, fill.high]}
-    if fill.kind == "constant":
-        return {fill.kind: fill.low}
-    return "iota" if fill.kind == "iota" else "zeros"
 
 
 # --- the graph with them --------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any
 from fusiond.model.errors import RequestError
 from fusiond.model.program import Fill
 from fusiond_transfer.frontend import parser, sub_vectors
+from fusiond_transfer.frontend.generator import written_fill
 from fusiond_transfer.frontend.graph import DEVICE, HOST, MANAGED, MAPPED, Graph
 
 
@@ -43,7 +44,7 @@ class KernelGraph:
         for name in names:
             self._declare(name, elements, dtype)
             if fill is not None:
-                self._vectors[name]["fill"] = _fill(fill)
+                self._vectors[name]["fill"] = written_fill(fill)
         self._listed("inputs", names)
         if placed:
             self._listed("placed", names)
@@ -98,13 +99,11 @@ class KernelGraph:
         self._keys["limits"] = {"device_bytes": device_bytes}
 
     def mapped(self, *names: str) -> None:
-        """These vectors may lie in mapped memory: kernels of the device use them over the link, and they never
-        cross. Whether that is faster the search measures."""
+        """These vectors may lie in mapped memory, where the search measures that as faster."""
         self._in_memory(MAPPED, names)
 
     def managed(self, *names: str) -> None:
-        """These vectors may lie in managed memory, and be prefetched where they would be copied. Whether that is faster
-        the search measures."""
+        """These vectors may lie in managed memory, where the search measures that as faster."""
         self._in_memory(MANAGED, names)
 
     def adjacent(self, *names: str) -> None:
@@ -136,9 +135,3 @@ class KernelGraph:
     def _in_memory(self, memory: str, names: Sequence[str]) -> None:
         for name in names:
             self._vectors.setdefault(name, {})["memory"] = memory
-
-
-def _fill(fill: Fill) -> object:
-    if fill.kind in ("zeros", "iota"):
-        return fill.kind
-    return {fill.kind: fill.low if fill.kind == "constant" else [fill.low, fill.high]}

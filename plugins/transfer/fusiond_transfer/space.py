@@ -1,26 +1,11 @@
-"""The space of a graph, its seeds, and its unfused ways.
-
-grouping     separate | paper_greedy | paper_tight | interval_stabbing | min_residency | local_search
-when         late | early                       (separate: at the last slot, or the first)
-send         message | batch                    (a group: one copy of neighbours, or one batch of the driver's)
-memory       pageable | pinned                  (on the host)
-allocation   each | group | one | pooled        (where allocations are counted)
-issue        one_stream | overlapped | graph    (graph: no host kernels, nothing allocated, no batches, pinned memory)
-order        given | reordered                  (where another order of the kernels needs fewer messages)
-together     apart | a strategy | answers | everything   (kernels that other strategies make one launch of)
-mapped       none | once | all                  (what may lie in mapped memory; a grouping that is exact or searched
-                                                 for, interval_stabbing or local_search, and pinned)
-managed      none | once | all                  (what may lie in managed memory; likewise, and no graph)
-chunks       1 | 2 | 4 ... 64                   (row-wise kernels, large vectors, pinned, not one_stream)
-streams      engines | 2 | 3 | 4                (of chunks: one for each engine, or so many that chunks take in turn)
-chunk_order  depth_first | breadth_first        (of chunks: one after the other, or op by op)
+"""The space of a graph, its seeds, and its unfused ways; docs/transfer.md lists the parameters.
 
 Every kind of memory and every allocation that is offered has a `separate` baseline with the same one, which is tuned in
 issue, order and moment: what a candidate gains over the fastest of them it gains by its messages.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond.model.nouns import Config, Value
@@ -92,25 +77,18 @@ def fused(offer: Offer) -> Space:
     if offer.managed:  # nor a node for a prefetch
         restrictions.append("issue != 'graph' or managed == 'none'")
     if len(offer.chunks) > 1:
-        parameters += _chunks(offer)
+        # Copies of pageable memory, and steps of one stream, do not overlap; the other groupings differ in what chunks
+        # do away with.
+        grouped = "(grouping == 'interval_stabbing' or grouping == 'min_residency')"
+        when = f"{grouped} and memory == 'pinned' and issue != 'one_stream'"
+        parameters.append(Parameter(name="chunks", values=offer.chunks, when=when))
+        parameters.append(Parameter(name="streams", values=STREAMS, when="chunks > 1"))
+        parameters.append(Parameter(name="chunk_order", values=ORDERS, when="chunks > 1"))
     if offer.graph:
         restrictions.append("issue != 'graph' or memory == 'pinned'")
         # A CUDA graph has no node for a batch: the driver answers with error 900.
         restrictions.append("issue != 'graph' or grouping == 'separate' or send == 'message'")
     return Space(parameters=tuple(parameters), restrictions=tuple(restrictions))
-
-
-def _chunks(offer: Offer) -> list[Parameter]:
-    """Copies of pageable memory, and steps of one stream, do not overlap; the other groupings differ in what chunks do
-    away with."""
-    grouped = "(grouping == 'interval_stabbing' or grouping == 'min_residency')"
-    return [
-        Parameter(
-            name="chunks", values=offer.chunks, when=f"{grouped} and memory == 'pinned' and issue != 'one_stream'"
-        ),
-        Parameter(name="streams", values=STREAMS, when="chunks > 1"),
-        Parameter(name="chunk_order", values=ORDERS, when="chunks > 1"),
-    ]
 
 
 def unfused(offer: Offer, memory: str) -> Space:
@@ -144,83 +122,49 @@ def seeds(
     offer: Offer, space: Space, chunks: int = 1, memories: Mapping[str, str] | None = None
 ) -> tuple[tuple[str, Config], ...]:
     """What the paper would choose, the fewest, the fastest, the plain way, so many chunks, and vectors in these
-    `memories`: points of the space only, each once."""
-    grouped = {"_".join(each): _grouped(offer, *each) for each in _GROUPED}
-    first, *others = grouped.items()
+    `memories`: points of the space only, each once. What is not said of them is the first of its values."""
+    joined = [each for each in offer.allocations if each != "each"]
+    allocation = "group" if "group" in joined else (*joined, *offer.allocations)[0]
+    counted = {"allocation": allocation} if offer.counted else {}
+    grouped: dict[str, Mapping[str, Value]] = {
+        "_".join(each): dict(zip(("grouping", "memory", "issue"), each, strict=True)) | counted for each in _GROUPED
+    }
+    first, *others = grouped
     pinned = grouped["interval_stabbing_pinned_overlapped"]
-    wanted = [first, *_in_chunks(pinned, chunks), *others]
+    wanted = {first: grouped[first]}
+    if chunks > 1:
+        cut = {**pinned, "chunks": chunks}
+        wanted["chunks_in_turn"] = {**cut, "streams": "3", "chunk_order": "breadth_first"}
+        wanted["chunks"] = {**cut, "streams": "engines", "chunk_order": "depth_first"}
+    wanted |= {name: grouped[name] for name in others}
     if memories:
-        wanted.append(("one_memory", {**grouped["local_search_pinned_overlapped"], **memories}))
-    for kind, values in _one_memory(offer).items():
-        wanted.append((f"{kind}_{values[1]}", {**pinned, kind: values[1]}))
+        wanted["one_memory"] = {**grouped["local_search_pinned_overlapped"], **memories}
+    wanted |= {f"{kind}_{values[1]}": {**pinned, kind: values[1]} for kind, values in _one_memory(offer).items()}
     if offer.reordered:
-        wanted.append(("reordered", {**first[1], "order": "reordered"}))
-    wanted.append(("batch", {**grouped["interval_stabbing_pinned_one_stream"], "send": "batch"}))
-    wanted.append(("separate", _plain(offer)))
+        wanted["reordered"] = {**grouped[first], "order": "reordered"}
+    wanted["batch"] = {**grouped["interval_stabbing_pinned_one_stream"], "send": "batch"}
+    wanted["separate"] = {"grouping": "separate", "memory": "pageable", "issue": "one_stream"}
     if offer.large:
-        wanted = [each for each in wanted if each[0] in LARGE]
-    if offer.together:
-        wanted = _together(offer, wanted)
-    return _valid(
-        [(name, {"order": "given", **values} if offer.reordered else values) for name, values in wanted], space
-    )
+        wanted = {name: wanted[name] for name in LARGE}
+    for name in (first, "interval_stabbing_pinned_overlapped"):
+        for label in offer.together[1:] if name in wanted else ():
+            wanted[f"{name}_{label}"] = {**wanted[name], "together": label}
+    return _points(space, wanted)
+
+
+def _points(space: Space, wanted: Mapping[str, Mapping[str, Value]]) -> tuple[tuple[str, Config], ...]:
+    found: dict[Config, str] = {}
+    for name, said in wanted.items():
+        values = dict(said)
+        for each in space.parameters:
+            if each.name not in values and space.active(values, each):
+                values[each.name] = each.values[0]
+        config = Config.of(values)
+        if not space.problems(config):
+            found.setdefault(config, name)
+    return tuple((name, config) for config, name in found.items())
 
 
 def _one_memory(offer: Offer) -> Mapping[str, tuple[str, ...]]:
     """The kinds of memory that are for both sides, and what may lie in each."""
     return {kind: each for kind, each in (("mapped", offer.mapped), ("managed", offer.managed)) if each}
-
-
-def _grouped(offer: Offer, grouping: str, memory: str, issue: str) -> dict[str, Value]:
-    """A point with messages, whole, and all vectors copied."""
-    values: dict[str, Value] = {"grouping": grouping, "memory": memory, "issue": issue, "send": "message"}
-    if offer.counted:
-        joined = (each for each in offer.allocations if each != "each")
-        first = next(joined, offer.allocations[0])
-        values["allocation"] = "group" if "group" in offer.allocations else first
-    if _cut(offer, values):
-        values["chunks"] = 1
-    if grouping in ("interval_stabbing", "local_search") and memory == "pinned":
-        values |= dict.fromkeys(_one_memory(offer), "none")
-    return values
-
-
-def _in_chunks(pinned: Mapping[str, Value], chunks: int) -> list[tuple[str, dict[str, Value]]]:
-    if chunks < 2:
-        return []
-    return [
-        (name, {**pinned, "chunks": chunks, "streams": streams, "chunk_order": order})
-        for name, streams, order in (("chunks_in_turn", "3", "breadth_first"), ("chunks", "engines", "depth_first"))
-    ]
-
-
-def _plain(offer: Offer) -> dict[str, Value]:
-    """Every vector by itself, as a program begins."""
-    plain: dict[str, Value] = {"grouping": "separate", "when": "late", "memory": "pageable", "issue": "one_stream"}
-    return {**plain, "allocation": offer.allocations[0]} if offer.counted else plain
-
-
-def _together(offer: Offer, wanted: list[tuple[str, dict[str, Value]]]) -> list[tuple[str, dict[str, Value]]]:
-    """All of them with every kernel apart, and the first, pinned and overlapped, with each way of fusing kernels."""
-    apart, *others = offer.together
-    found = [(name, {**values, "together": apart}) for name, values in wanted]
-    for name in (wanted[0][0], "interval_stabbing_pinned_overlapped"):
-        values = dict(wanted).get(name)
-        if values is not None:
-            found += [(f"{name}_{label}", {**values, "together": label}) for label in others]
-    return found
-
-
-def _cut(offer: Offer, values: Mapping[str, Value]) -> bool:
-    """Whether the number of chunks is a part of a point."""
-    grouped = values["grouping"] in ("interval_stabbing", "min_residency")
-    return len(offer.chunks) > 1 and grouped and values["memory"] == "pinned" and values["issue"] != "one_stream"
-
-
-def _valid(wanted: Sequence[tuple[str, dict[str, Value]]], space: Space) -> tuple[tuple[str, Config], ...]:
-    found: dict[Config, str] = {}
-    for name, values in wanted:
-        config = Config.of(values)
-        if not space.problems(config):
-            found.setdefault(config, name)
-    return tuple((name, config) for config, name in found.items())

@@ -5,12 +5,13 @@ job --parse--> Graph --analyse--> intervals, the fewest messages and their proof
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from fusiond.model.drawing import Drawing
 from fusiond.model.english import counted
 from fusiond.model.errors import RequestError
+from fusiond.model.inputs import values
 from fusiond.model.keys import content_key, text_key
 from fusiond.model.nouns import Analysis, Config, Job, Rejection, Value, Workload, frozen
 from fusiond.model.outcomes import Record
@@ -58,7 +59,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         places = {each: job.where(f"sizes.{each}") for each in job.sizes}
         found = parser.read(inputs, path, sizes=job.sizes, where=where, size_where=places)
         graph = sizes.settled(found.graph)
-        counted = _counted(job)
+        counted = values.job_key(job, "allocations", "ahead").choice("ahead", "counted") == "counted"
         limit = _limit(job)
         if limit is not None:
             if graph.loop:
@@ -69,8 +70,10 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if counted and graph.loop:
             raise RequestError("in a loop everything is allocated before it", where=job.where("allocations"))
         counted = counted or graph.limit_bytes is not None
-        _refuse_too_large(job, graph)
-        asks = _together(job)
+        needed = eviction.too_large(graph)
+        if needed is not None:  # nothing can be measured
+            raise RequestError(needed, where=job.where("limits.device_bytes" if "limits" in job.request else "graph"))
+        asks = values.job_key(job, "together", False).boolean()
         hashes = {path: text_key(inputs.text(path, where=where))}
         hashes |= {each: text_key(text) for each, text in found.sources.items()}
         hashes |= {each.fill.file: each.fill.digest for each in graph.vectors if each.fill.file and each.fill.digest}
@@ -98,12 +101,15 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         asked = workload.payload
         schedules = Schedules(asked.graph)
         other = reordered(schedules)
-        offer = _offer(asked, schedules, other)
-        known = TransferAnalysis(asked=asked, schedules=schedules, other=other, offer=offer)
-        if asked.together is not None:
-            known = dataclasses.replace(
-                known, other_strategies=delegation.found(asked.graph, asked.together, target.others)
-            )
+        known = TransferAnalysis(
+            asked=asked,
+            schedules=schedules,
+            other=other,
+            offer=_offer(asked, schedules, other),
+            other_strategies=None
+            if asked.together is None
+            else delegation.found(asked.graph, asked.together, target.others),
+        )
         return Analysis(workload=workload, report=frozen(report(known)), payload=known)
 
     def describe(self, analysis: KnownGraph, answers: Answers = NO_ANSWERS) -> str:
@@ -138,25 +144,16 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
 
     def baselines(self, analysis: KnownGraph) -> tuple[Baseline, ...]:
         about = analysis.payload
-        found: list[Baseline] = []
-        for name, memory, allocation in space.baselines(about.offer):
-
-            def program(config: Config, memory: str = memory, allocation: str = allocation) -> Program:
-                execution = Execution(memory=memory, issue=config.text("issue"), allocation=allocation)
-                name, early = f"{about.asked.graph.name}, separate", config["when"] == "early"
-                schedule = _schedules_of(about, config).separate(early=early)
-                return _program(schedule, script(schedule), execution, name)
-
-            counted = "" if allocation == "ahead" else f", allocated {allocation}, counted"
-            found.append(
-                Baseline(
-                    name=name,
-                    detail=f"every vector in a message of its own, {memory} memory{counted}",
-                    space=space.unfused(about.offer, memory),
-                    emit=program,
-                )
+        return tuple(
+            Baseline(
+                name=name,
+                detail=f"every vector in a message of its own, {memory} memory"
+                + ("" if allocation == "ahead" else f", allocated {allocation}, counted"),
+                space=space.unfused(about.offer, memory),
+                emit=functools.partial(_separate, about, memory, allocation),
             )
-        return tuple(found)
+            for name, memory, allocation in space.baselines(about.offer)
+        )
 
     # --- Config -> Program ---
 
@@ -169,15 +166,8 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if isinstance(about, Rejection):
             return about
         graph = about.asked.graph
-        execution = Execution(
-            memory=config.text("memory"),
-            issue=config.text("issue"),
-            send=str(config.get("send", "message")),
-            allocation=str(config.get("allocation", "ahead")),
-            chunks=config.integer("chunks") if "chunks" in config else 1,
-            streams=str(config.get("streams", "engines")),
-            chunk_order=str(config.get("chunk_order", "depth_first")),
-        )
+        said: dict[str, Any] = {name: value for name, value in config.items() if name in Execution.__slots__}
+        execution = Execution(**said)
         name = f"{graph.name}, {config['grouping']}"
         schedule = self._schedule(about, config, answers)
         plan = mapped_or_managed.placed(schedule, **_one_memory(config))
@@ -201,14 +191,9 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if grouping != "local_search":
             return schedules.grouping(grouping)
         known, name = self._costs(about, answers)
-        chosen = _one_memory(config)
-        return schedules.fast(
-            known,
-            name,
-            memory=Memory(config.text("memory")),
-            overlapped=config["issue"] != "one_stream",
-            shared=memory_costs.shared(about.asked.graph, known, answers, **chosen),
-        )
+        known = memory_costs.shared(about.asked.graph, known, answers, **_one_memory(config))
+        overlapped = config["issue"] != "one_stream"
+        return schedules.fast(known, name, memory=Memory(config.text("memory")), overlapped=overlapped)
 
     def _costs(self, about: TransferAnalysis, answers: Answers) -> tuple[cost.GraphCosts, str]:
         """The costs by these answers, and the name of the answers."""
@@ -232,11 +217,11 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             said["together"] = f"{config['together']} ({', '.join(fused) or 'nothing'})"
         return Config.of(said)
 
-    def drawings(self, analysis: KnownGraph, config: Config, answers: Answers) -> tuple[Drawing, ...]:
-        """The time line of a config's schedule."""
-        about = _composed(analysis.payload, config, answers)
-        found = None if isinstance(about, Rejection) else describe.lanes(self._schedule(about, config, answers))
-        return () if found is None else (found,)
+
+def _separate(about: TransferAnalysis, memory: str, allocation: str, config: Config) -> Program:
+    execution = Execution(memory=memory, issue=config.text("issue"), allocation=allocation)
+    schedule = _schedules_of(about, config).separate(early=config["when"] == "early")
+    return _program(schedule, script(schedule), execution, f"{about.asked.graph.name}, separate")
 
 
 def _program(schedule: Schedule, plan: Script, execution: Execution, name: str) -> Program:
@@ -248,20 +233,6 @@ def _program(schedule: Schedule, plan: Script, execution: Execution, name: str) 
 
 
 # --- what the methods share -----------------------------------------------------------------------------
-
-
-def _counted(job: Job) -> bool:
-    wanted = job.request.get("allocations", "ahead")
-    if wanted not in ("ahead", "counted"):
-        raise RequestError(f"is {wanted!r}; expected ahead or counted", where=job.where("allocations"))
-    return bool(wanted == "counted")
-
-
-def _together(job: Job) -> bool:
-    wanted = job.request.get("together", False)
-    if not isinstance(wanted, bool):
-        raise RequestError(f"is {wanted!r}; expected true or false", where=job.where("together"))
-    return wanted
 
 
 def _offered(about: TransferAnalysis, answers: Answers) -> space.Offer:
@@ -287,12 +258,10 @@ def _composed(about: TransferAnalysis, config: Config, answers: Answers) -> Tran
 def _replanned(about: TransferAnalysis, graph: Graph) -> TransferAnalysis | Rejection:
     """What is known of a graph in the place of another one. A fused launch needs all of its vectors at once, which can
     be more than a limit allows."""
-    asked = dataclasses.replace(about.asked, graph=graph)
-    try:
-        schedules = Schedules(graph)
-    except eviction.KernelTooLarge as problem:
-        detail = f"{graph.limit_bytes} bytes on the device are too few: {problem} at once"
-        return Rejection(rule="device_limit", nodes=(graph.name,), detail=detail)
+    needed = eviction.too_large(graph)
+    if needed is not None:
+        return Rejection(rule="device_limit", nodes=(graph.name,), detail=needed)
+    asked, schedules = dataclasses.replace(about.asked, graph=graph), Schedules(graph)
     return dataclasses.replace(
         about, asked=asked, schedules=schedules, other=reordered(schedules), costs={}, composed={}
     )
@@ -309,19 +278,6 @@ def _limit(job: Job) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise RequestError(wanted, where=job.where("limits.device_bytes"))
     return value
-
-
-def _refuse_too_large(job: Job, graph: Graph) -> None:
-    """Where not even separate messages fit, nothing can be measured."""
-    if graph.limit_bytes is None:
-        return
-    try:
-        Schedules(graph)
-    except eviction.KernelTooLarge as problem:
-        where = job.where("limits.device_bytes" if "limits" in job.request else "graph")
-        raise RequestError(
-            f"{graph.limit_bytes} bytes on the device are too few: {problem} at once", where=where
-        ) from None
 
 
 def _offer(asked: TransferRequest, schedules: Schedules, other: Schedules | None) -> space.Offer:

@@ -64,7 +64,7 @@ def test_chunks_tile_their_vectors_and_begin_where_cudamalloc_would() -> None:
             continue
         assert set(found.cells) == {"a", "b", "c", "d", "e"}
         for cut in found.cells.values():
-            assert cut.count == min(wanted, blocks)
+            assert len(cut.numbers) == min(wanted, blocks)
             assert (cut.bounds[0], cut.bounds[-1]) == (0, elements)
             assert all(a < b and a * 4 % 256 == 0 for a, b in itertools.pairwise(cut.bounds))
             sizes = [b - a for a, b in itertools.pairwise(cut.bounds)]
@@ -80,7 +80,7 @@ def test_what_is_small_is_not_cut_and_stays_in_its_message() -> None:
     plan = plan_of(graph.build())
     found = chunks.chunks(plan, 64)
     assert set(found.cells) == {"a", "b", "c"}
-    assert {each.count for each in found.cells.values()} == {400_000 // (16 << 10)}
+    assert {len(each.numbers) for each in found.cells.values()} == {400_000 // (16 << 10)}
     made = program(plan, Execution(memory="pinned", issue="overlapped", chunks=64), name="x")
     assert [each.source for each in made.steps if isinstance(each, Copy) and len(each.source) > 1] == [("s", "t")]
     assert chunks.counts(plan) == (1, 2, 4, 8, 16)
@@ -398,16 +398,16 @@ FOUR_CHUNKS = Execution(memory="pinned", issue="overlapped", chunks=4, least_chu
 
 
 def plan_of_least(graph: Graph) -> Script:
-    return script(Schedules(graph).least().schedule)
+    return script(Schedules(graph).least.schedule)
 
 
 def test_halves_are_halves_of_one_line(graph: Read) -> None:
     plan = plan_of_least(graph(IN_HALVES))
-    (line,) = row_lines.lines(plan).lines
+    (line,), _ = row_lines.lines(plan)
     assert (line.bounds, line.equal) == ((0, 25000, 50000), ())
     found = chunks.chunks(plan, 4)
     assert found.cells["z"].bounds == (0, 12512, 25000, 37512, 50000)
-    assert {name: (call.first, len(call.bounds) - 1) for name, call in found.calls.items()} == {
+    assert {name: (call.first, len(call.numbers)) for name, (_, call) in found.calls.items()} == {
         "low": (0, 2), "high": (2, 2), "all": (0, 4)
     }  # fmt: skip
     made = program(plan, FOUR_CHUNKS, name="x")

@@ -9,6 +9,7 @@ from fusiond.requests import jobs
 from fusiond.requests.planning import prepare
 from fusiond.requests.registry import Registry
 from fusiond_transfer.analysis import describe, schedule
+from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.codegen import emit, pipeline
 from fusiond_transfer.frontend import parser
 from fusiond_transfer.frontend.generator import Shape, random_graph
@@ -122,7 +123,7 @@ def test_figure_2_is_drawn_as_in_the_paper(analyse: Analyse, strategy: Transfer)
 
 def test_a_loop_shows_the_next_turn(graph: Read) -> None:
     """The paper's table of the same graph, as a loop: a slot behind the last kernel is in the next iteration."""
-    text = describe.timeline(schedule.build(graph("cg"), "interval_stabbing"))
+    text = describe.timeline(Schedules(graph("cg")).least.schedule)
     assert "[q]" in text
     assert "[p_next]" in text
 
@@ -143,6 +144,6 @@ kernels:
 
 def test_what_is_too_large_is_said_and_not_drawn() -> None:
     graph = random_graph(Shape(kernels=300, inputs=9, indegree=(1, 2), outdegree=(1, 2), seed=1))
-    found = schedule.build(graph, "interval_stabbing")
+    found = Schedules(graph).least.schedule
     assert describe.timeline(found).startswith(f"time line: {len(found.crossings)} vectors over")
     assert all(len(line) <= 160 for line in describe.timeline(found).splitlines())

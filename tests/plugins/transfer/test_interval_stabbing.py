@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusiond.model.program import Program
-from fusiond_transfer.analysis import affinity, heuristic, interval_stabbing, intervals, min_residency, order, schedule
+from fusiond_transfer.analysis import heuristic, interval_stabbing, intervals, min_residency, schedule, schedules
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.schedules import Schedules, reordered
 from fusiond_transfer.frontend import verify
@@ -63,8 +63,9 @@ def test_500_random_graphs_against_all_sets_of_slots() -> None:
         crossings = intervals.crossings(graph)
         wanted = sum(fewest_slots([each for each in crossings if each.up is up]) for up in (True, False))
         for grouping in ("interval_stabbing", "min_residency"):
-            assert schedule.build(graph, grouping).startups == wanted, (seed, grouping)
-        assert schedule.bound(graph, crossings).messages == wanted, "as many witnesses as points"
+            assert Schedules(graph).grouping(grouping).startups == wanted, (seed, grouping)
+        bound = schedule.bound(graph, crossings)
+        assert len(bound.up.witnesses) + len(bound.down.witnesses) == wanted, "as many witnesses as points"
 
 
 @pytest.mark.slow
@@ -75,7 +76,7 @@ def test_random_graphs_against_all_orders_in_memory() -> None:
         crossings = intervals.crossings(graph)
         if len(crossings) <= 6:
             tried += 1
-            assert schedule.build(graph, "interval_stabbing").startups == fewest_runs(crossings), seed
+            assert Schedules(graph).grouping("interval_stabbing").startups == fewest_runs(crossings), seed
     assert tried >= 150
 
 
@@ -83,7 +84,7 @@ def test_witnesses_have_no_slot_in_common() -> None:
     for seed in range(100):
         graph = small(seed)
         bound = schedule.bound(graph, intervals.crossings(graph))
-        for witnesses in (bound.uploads, bound.downloads):
+        for witnesses in (bound.up.witnesses, bound.down.witnesses):
             for a, b in itertools.combinations(witnesses, 2):
                 assert a.latest < b.earliest or b.latest < a.earliest
 
@@ -100,7 +101,8 @@ def test_the_numbers_that_the_papers_text_determines(
 ) -> None:
     """Table 4: `saved` of the best, of the greedy and of the tight heuristic."""
     found = [
-        schedule.build(graph(name), grouping).saved for grouping in ("interval_stabbing", "paper_greedy", "paper_tight")
+        Schedules(graph(name)).grouping(grouping).saved
+        for grouping in ("interval_stabbing", "paper_greedy", "paper_tight")
     ]
     assert found == [saved, greedy, tight]
 
@@ -113,12 +115,10 @@ def test_figure_2_as_the_paper_prints_it(graph: Read) -> None:
         "D": (False, 0, 4), "E": (False, 0, 0), "I": (False, 2, 4), "J": (False, 3, 4), "K": (False, 3, 4),
         "L": (False, 4, 4), "M": (False, 4, 4),
     }  # fmt: skip
-    greedy = [
-        (each.slot, each.up, set(each.vectors)) for each in schedule.build(graph("fig2"), "interval_stabbing").messages
-    ]
+    greedy = [(each.slot, each.up, set(each.vectors)) for each in Schedules(graph("fig2")).least.schedule.messages]
     assert greedy == [(0, True, set("ABC")), (0, False, set("DE")), (2, True, set("F")), (4, False, set("IJKLM"))]
     tight = [
-        (each.slot, each.up, set(each.vectors)) for each in schedule.build(graph("fig2"), "min_residency").messages
+        (each.slot, each.up, set(each.vectors)) for each in Schedules(graph("fig2")).grouping("min_residency").messages
     ]
     assert tight == [(0, True, set("AB")), (0, False, set("DE")), (2, True, set("CF")), (4, False, set("IJKLM"))]
 
@@ -149,12 +149,12 @@ def test_more_tries_of_the_heuristic_are_never_lighter() -> None:
     for seed in range(20):
         drawn = random_graph(Shape(kernels=24, inputs=10, indegree=(2, 3), outdegree=(2, 2), seed=seed))
         crossings = intervals.crossings(drawn)
-        edges = affinity.affinity(drawn, crossings)
+        edges = heuristic.affinity(drawn, crossings)
         few, many = (heuristic.search(drawn, crossings, tight=False, tries=tries) for tries in (4, 40))
         assert _weight(many.order, edges) >= _weight(few.order, edges)
 
 
-def _weight(order: Sequence[int], edges: affinity.Affinity) -> float:
+def _weight(order: Sequence[int], edges: heuristic.Affinity) -> float:
     return sum(edges[a].get(b, 0.0) for a, b in itertools.pairwise(order))
 
 
@@ -214,9 +214,9 @@ def test_a_circle_is_stabbed_by_the_fewest_points(drawn: tuple[int, tuple[Crossi
 @pytest.mark.slow
 def test_every_grouping_of_a_large_graph_is_consistent() -> None:
     graph = random_graph(Shape(kernels=3000, inputs=50, indegree=(1, 3), outdegree=(1, 2), seed=5))
-    exact = schedule.build(graph, "interval_stabbing")
-    tight = schedule.build(graph, "min_residency")
-    assert exact.startups == tight.startups == schedule.bound(graph, exact.crossings).messages
+    exact = Schedules(graph).grouping("interval_stabbing")
+    tight = Schedules(graph).grouping("min_residency")
+    assert exact.startups == tight.startups == schedule.bound(graph, exact.crossings).points
     for found in (exact, tight):
         for each, slot in zip(found.crossings, found.slots, strict=True):
             assert each.earliest <= slot <= each.latest
@@ -313,11 +313,11 @@ def test_levels_against_all_orders_of_small_graphs() -> None:
     optimal = total = 0
     for seed in range(60):
         graph = random_graph(Shape(kernels=5, inputs=3, indegree=(1, 2), outdegree=(1, 2), seed=seed), elements=4)
-        other = order.by_levels(graph)
+        other = schedules.by_levels(graph)
         assert next(iter(verify.problems(other)), None) is None, "still a topological order"
         found = schedule.bound(other, intervals.crossings(other)).points
         best = least_of_all_orders(graph)
-        assert order.bound(graph) <= best <= found, seed
+        assert schedules.bound_of_any_order(graph) <= best <= found, seed
         total += 1
         optimal += found == best
     assert optimal >= 0.9 * total, f"{optimal} of {total}"
@@ -332,7 +332,7 @@ def test_a_graph_by_levels_is_never_worse_where_it_is_offered() -> None:
         other = reordered(schedules)
         if other is not None:
             offered += 1
-            assert other.least().schedule.startups < schedules.least().schedule.startups
+            assert other.least.schedule.startups < schedules.least.schedule.startups
     assert offered >= 20
 
 

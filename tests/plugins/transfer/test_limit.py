@@ -77,20 +77,16 @@ def test_the_fewest_that_fit_of_all_divisions() -> None:
         bound = schedule.bound(graph, crossings).points
         for limit_bytes in (512, 768, 1024, 1536):
             limited = dataclasses.replace(graph, limit_bytes=limit_bytes)
-            found = limit.fitting(limited, crossings, bound)
             wanted = least_groups(limited)
+            assert limit.separate_fits(limited, crossings) is (wanted is not None)
             if wanted is None:
-                assert found.groups == ()
                 continue
+            groups, least = limit.fitting(limited, crossings, bound)
             tried += 1
-            assert found.least
-            assert len(found.groups) == wanted, (seed, limit_bytes)
+            assert least
+            assert len(groups) == wanted, (seed, limit_bytes)
             harder += wanted > bound
-            slots = [0] * len(crossings)
-            for slot, _, numbers in found.groups:
-                for number in numbers:
-                    slots[number] = slot
-            assert simulated_peak(limited, slots, found.groups) == found.peak_bytes <= limit_bytes
+            assert simulated_peak(limited, schedule.slots_of(groups, len(crossings)), groups) <= limit_bytes
     assert tried >= 30
     assert harder >= 5, "a limit never costs a message: is it looked at?"
 
@@ -120,12 +116,12 @@ def test_large_graphs_fit_and_are_not_called_least_unless_they_are() -> None:
         separate = [group for number in range(len(crossings)) if (group := schedule.at_best_slot(crossings, (number,)))]
         for more in (0, 3 * 256, 10**6):
             limited = dataclasses.replace(graph, limit_bytes=alone.peak(separate) + more)
-            found = limit.fitting(limited, crossings, bound)
-            assert found.peak_bytes <= (limited.limit_bytes or 0)
-            assert bound <= len(found.groups) <= len(crossings)
-            assert found.least == (len(found.groups) == bound)
-            claimed += found.least
-        assert found.least, "with room for everything, the fewest are found"
+            groups, least = limit.fitting(limited, crossings, bound)
+            assert alone.peak(groups) <= (limited.limit_bytes or 0)
+            assert bound <= len(groups) <= len(crossings)
+            assert least == (len(groups) == bound)
+            claimed += least
+        assert least, "with room for everything, the fewest are found"
     assert 12 <= claimed < 36
 
 
@@ -155,8 +151,8 @@ def test_a_limit_makes_allocations_count_and_no_claim_too_much(analyse: Analyse)
     schedules: Schedules = analysis.payload.schedules
     assert analysis.payload.offer.counted
     assert any("bytes on the device" in line for line in claims(schedules))
-    least = schedules.least()
-    assert least.proven == (least.schedule.startups == least.lower_bound)
+    least = schedules.least
+    assert least.proven == (least.schedule.startups == schedules.bound.points)
     text = "not proven to be the fewest" if not least.proven else "proven to be the fewest"
     assert any(text in line for line in claims(schedules))
 

@@ -13,7 +13,8 @@ import pytest
 from fusiond.model.errors import RequestError
 from fusiond.model.nouns import Rejection
 from fusiond.model.program import Program, problems
-from fusiond_transfer.analysis import eviction, intervals, limited_cells
+from fusiond_transfer.analysis import eviction, intervals
+from fusiond_transfer.analysis import limit as limits
 from fusiond_transfer.analysis.cells import Evict
 from fusiond_transfer.analysis.schedule import at_best_slot
 from fusiond_transfer.analysis.schedules import Schedules, claims
@@ -167,8 +168,8 @@ def check(graph: Graph, limit: int) -> int:
     assert len(plain) + more == fewest_transfers(graph, limit), (graph, limit)
     assert len(found.crossings) == len(plain) + more
     assert found.evictions is None or found.evictions.least
-    assert found.least().schedule.startups >= found.bound.points
-    assert found.least().schedule.startups <= found.separate(early=False).startups
+    assert found.least.schedule.startups >= found.bound.points
+    assert found.least.schedule.startups <= found.separate(early=False).startups
     for name, executions in (
         ("separate", (Execution(allocation="each", issue="overlapped"), Execution(allocation="pooled"))),
         ("interval_stabbing", (Execution(allocation="group", issue="overlapped"),
@@ -181,7 +182,7 @@ def check(graph: Graph, limit: int) -> int:
             assert simulate.faults(plan, made) == (), (graph, limit, name)
             assert simulate.run(plan, made).peak_bytes <= limit, (graph, limit, name)
             if execution.allocation == "group":
-                assert simulate.run(plan, made).peak_bytes == limited_cells.peak_bytes(plan)
+                assert simulate.run(plan, made).peak_bytes == limits.peak_bytes(plan)
     return more
 
 
@@ -232,12 +233,12 @@ def test_no_division_of_a_small_graph_that_fits_has_fewer_messages() -> None:
             if None in groups or any(len({one.up for one in each}) > 1 for each in members):
                 continue
             kept = [each for each in groups if each is not None]
-            schedule = limited_cells._scheduled(found.graph, found.crossings, found._leaves, kept)
+            schedule = limits._scheduled(found.graph, found.crossings, found._leaves, kept)
             plan = script(schedule)
             made = program(plan, Execution(allocation="group"), name="x")
             if simulate.run(plan, made).peak_bytes <= needed + 256:
                 fewest = min(fewest, schedule.startups)
-        assert found.least().schedule.startups == fewest, seed
+        assert found.least.schedule.startups == fewest, seed
         better += fewest < len(found.crossings)
         done += 1
         if done == 25:
@@ -342,7 +343,7 @@ def test_a_rule_that_is_broken_is_killed(monkeypatch: pytest.MonkeyPatch) -> Non
     for owner, name, wrong in (
         (eviction._Uses, "content", lambda self, name, k: name),
         (eviction, "_rewritten", lambda graph, uses: iter(())),
-        (limited_cells, "peak_bytes", lambda plan: 0),
+        (limits, "peak_bytes", lambda plan: 0),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, wrong)

@@ -183,15 +183,10 @@ def test_an_arena_that_is_freed_with_its_first_reader_is_killed(monkeypatch: pyt
     """The last op that touches an arena is taken for the first."""
     from fusiond_transfer.codegen import emit
 
-    right = emit._device_cells
-    calls: set[str] = set()
-
-    def once(op: Any) -> tuple[str, ...]:
-        found = tuple(name for name in right(op) if name not in calls)
-        calls.update(found)
-        return found
-
-    monkeypatch.setattr(emit, "_device_cells", once)
+    right = emit.stays
+    monkeypatch.setattr(emit, "stays", lambda *given, leaving: {
+        stay: (first, first) for stay, (first, _) in right(*given, leaving=leaving).items()
+    })  # fmt: skip
     graph = straight()[0]
     plan = script.script(Schedules(graph).grouping("interval_stabbing"))
     assert simulate.faults(plan, program(plan, Execution(allocation="group"), name="x")) != ()

@@ -87,7 +87,7 @@ def test_a_read_before_its_write_says_which_to_list_first(parse: Parse) -> None:
     [
         (("sizes: {m: 3}",), "unknown size 'm'"),
         (("sizes: {n: 0}",), "must be at least 1"),
-        (("allocations: sometimes",), "is 'sometimes'; expected ahead or counted"),
+        (("allocations: sometimes",), "is 'sometimes'; it can be ahead, counted"),
         (("allocation: counted",), "unknown key 'allocation'; did you mean 'allocations'?"),
     ],
 )

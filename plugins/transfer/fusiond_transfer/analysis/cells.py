@@ -1,14 +1,14 @@
 """The elements of a script: cells, and the ops that move and compute them.
 
-Vectors that are cut have a cell for each piece; what these are together is a Whole.
+Vectors that are cut have a cell for each piece (`Graph.wholes`).
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from fusiond.model.language.dtypes import DTYPES
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.frontend.graph import Graph, GraphKernel, Vector
 
@@ -24,14 +24,6 @@ class Cell:
     input: bool = False  #: Its content on the host is given, and never changes
     output: bool = False
     managed: bool = False  #: It is one place for both memories, whose pages move
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
-    """A vector that is cut, and the cells that are its pieces, in memory order."""
-
-    like: Vector
-    cells: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +48,27 @@ class Migrate:
     counted: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: what is derived is kept
 class KernelCall:
     """A kernel on cells: `reads` and `writes` in the order of its parameters."""
 
-    name: str
     kernel: GraphKernel
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @functools.cached_property
+    def cell(self) -> Mapping[str, str]:
+        """Vector of the kernel -> the cell that is it in this call."""
+        vectors = (*self.kernel.reads, *self.kernel.writes)
+        return dict(zip(vectors, (*self.reads, *self.writes), strict=True))
+
+    def cells(self, graph: Graph, operand: str) -> tuple[str, ...]:
+        """The cells that an operand consists of."""
+        return tuple(self.cell[each] for each in graph.pieces.get(operand, (operand,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,30 +106,19 @@ class Script:
     calls: tuple[GraphKernel, ...]  #: Every kernel that is called, once for each call
     managed: tuple[tuple[str, ...], ...] = ()
     """Managed cells; those of one run share an allocation, as their pages move together."""
-    homes: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """Cell that is a piece of a vector -> what it is a piece of, and from which element on."""
-    wholes: Mapping[str, Whole] = field(default_factory=dict)  #: What cells are pieces of, by name
     spare: Set[str] = frozenset()  #: Pieces that are on the device only where all of their vector is
 
-    @property
-    def glued(self) -> Mapping[str, tuple[str, int]]:
-        """Cell that is a piece -> what it is a piece of, and the bytes of that before it."""
-        return {
-            cell: (home, first * DTYPES[self.wholes[home].like.dtype].bytes)
-            for cell, (home, first) in self.homes.items()
-        }
 
-    @property
-    def device_runs(self) -> tuple[tuple[str, ...], ...]:
-        """Pieces that have to lie together on the device."""
-        return self.graph.device_runs
-
-    def cell(self, name: str) -> Cell:
-        """The cell of that name; KeyError when there is none."""
-        for each in self.cells:
-            if each.name == name:
-                return each
-        raise KeyError(name)
+def needed(graph: Graph, like: Mapping[str, Vector], host: Set[str], device: Set[str]) -> tuple[Cell, ...]:
+    """The cells that either side needs. One that is called as an input or output has nothing else in it."""
+    given, wanted = set(graph.inputs), set(graph.outputs)
+    return tuple(
+        Cell(
+            name=name, like=vector, host=name in host, device=name in device, input=name in given, output=name in wanted
+        )
+        for name, vector in like.items()
+        if name in host or name in device
+    )
 
 
 def with_own_names(made: Script) -> Script:
@@ -142,6 +136,12 @@ def with_own_names(made: Script) -> Script:
     return dataclasses.replace(made, ops=tuple(ops))
 
 
+def trimmed(cells: Sequence[str], wanted: Container[str]) -> tuple[str, ...]:
+    """Cells that lie side by side, from the first to the last that is wanted."""
+    ends = [number for number, name in enumerate(cells) if name in wanted]
+    return tuple(cells[ends[0] : ends[-1] + 1]) if ends else ()
+
+
 def touched(op: Op) -> tuple[str, ...]:
     """The cells that an op touches on the device."""
     if isinstance(op, Move):
@@ -151,30 +151,40 @@ def touched(op: Op) -> tuple[str, ...]:
     return (op.cell,) if isinstance(op, Staging) and op.device else ()
 
 
-def with_pieces(made: Script, wholes: Mapping[str, Whole]) -> Script:
-    """A script of a graph in which vectors are cut: where their pieces lie, and which of them share an allocation."""
+def stays(
+    touching: Iterable[tuple[Op, Iterable[str]]], groups: Sequence[Sequence[str]], *, leaving: bool = True
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """(group of cells, how often it was evicted before) -> the first and the last of the ops that touch it then, by
+    their positions. `touching`: each op, and the cells that it touches on the device. Where nothing is `leaving`, a
+    group stays from its first use to its last."""
+    home = {cell: number for number, group in enumerate(groups) for cell in group}
+    turn = dict.fromkeys(range(len(groups)), 0)
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for position, (op, cells) in enumerate(touching):
+        if leaving and isinstance(op, Evict) and op.cell in home:
+            turn[home[op.cell]] += 1
+        for cell in cells:
+            if cell in home:
+                stay = home[cell], turn[home[cell]]
+                found[stay] = found.get(stay, (position,))[0], position
+    return found
+
+
+def with_pieces(made: Script) -> Script:
+    """A script of a graph in which vectors are cut: which pieces share an allocation."""
     graph = made.graph
-    like = {each.name: each.like for each in made.cells}
-    homes: dict[str, tuple[str, int]] = {}
-    for name, whole in wholes.items():
-        at = 0
-        for cell in whole.cells if whole.cells[0] in like else ():
-            homes[cell] = name, at
-            at += like[cell].elements
     there = dict.fromkeys(name for op in made.ops for name in touched(op))
     groups = layout.joined((*made.order, *(each.name for each in made.cells)), (*made.arenas, *graph.device_runs))
     arenas = (tuple(name for name in group if name in there) for group in groups)
     return dataclasses.replace(
         made,
         arenas=tuple(group for group in arenas if group),
-        homes=homes,
-        wholes=wholes,
-        inputs=_as_wholes(graph, made.inputs),
-        outputs=_as_wholes(graph, made.outputs),
+        inputs=_as_given(graph, made.inputs),
+        outputs=_as_given(graph, made.outputs),
         spare=frozenset(each.name for each in made.cells if each.device and each.name not in there),
     )
 
 
-def _as_wholes(graph: Graph, vectors: Iterable[Vector]) -> tuple[Vector, ...]:
+def _as_given(graph: Graph, vectors: Iterable[Vector]) -> tuple[Vector, ...]:
     """Vectors as the user gives and takes them, not in pieces."""
-    return tuple(dict.fromkeys(graph.home[each.name].vector if each.name in graph.home else each for each in vectors))
+    return tuple(map(graph.operand, graph.as_given(each.name for each in vectors)))

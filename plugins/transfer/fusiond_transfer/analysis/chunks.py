@@ -5,9 +5,6 @@ where on its line each cell lies. A line is cut into chunks of about equal lengt
 multiples of ALIGNMENT in every vector. What is small is not cut: a line gets no more chunks than the largest vector on
 it that crosses has shares of `least_bytes`. Where pieces of vectors begin, a chunk begins, too, but pieces of less than
 a share of the line are in one chunk with their neighbours.
-
-    ideal       the slowest of uploads, kernels and downloads (each without the others), plus one chunk of the rest:
-                max + (sum - max) / chunks
 """
 
 import itertools
@@ -37,12 +34,8 @@ class Cut:
     of: int
 
     @property
-    def count(self) -> int:
-        return len(self.bounds) - 1
-
-    @property
     def numbers(self) -> range:
-        return range(self.first, self.first + self.count)
+        return range(self.first, self.first + len(self.bounds) - 1)
 
     def within(self, number: int) -> tuple[int, int]:
         """(first element, elements) of a chunk, which the cell has."""
@@ -51,26 +44,12 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallCut:
-    """A call that is made once for each of its chunks, from number `first` on: `bounds` are rows, where they are
-    declared, else elements, from 0 on."""
-
-    how: RowWise
-    bounds: tuple[int, ...]
-    first: int
-
-    def rows(self, number: int) -> int:
-        """How many a chunk has."""
-        at = number - self.first
-        return self.bounds[at + 1] - self.bounds[at]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunks:
-    """`cells` that are cut, and the `calls` that are made once for each chunk (by name)."""
+    """`cells` that are cut, and the `calls` that are made once for each chunk (by name; their bounds are rows, where
+    those are declared, else elements)."""
 
     cells: Mapping[str, Cut]
-    calls: Mapping[str, CallCut]
+    calls: Mapping[str, tuple[RowWise, Cut]]
     equal: tuple[int, ...] = ()  #: Numbers that are equal at these sizes, and have to stay so
 
 
@@ -84,22 +63,22 @@ def chunks(script: Script, wanted: int, *, least_bytes: int = LEAST_BYTES) -> Ch
         return WHOLE
     crossing = {cell for op in script.ops if isinstance(op, Move) and op.counted for cell in op.wanted}
     cells: dict[str, Cut] = {}
-    calls: dict[str, CallCut] = {}
+    calls: dict[str, tuple[RowWise, Cut]] = {}
     equal: list[int] = []
-    for line in lines(script).lines:
+    for line in lines(script)[0]:
         bounds = _bounds(line, min(wanted, MOST_CHUNKS, _carried_bytes(line, crossing) // max(1, least_bytes)))
-        if len(bounds) < 3:
-            continue
-        equal += line.equal
-        for cell, on in line.cells.items():
-            own = _between(bounds, on)
-            inside = tuple((each - on.first) * on.width for each in own[1])
-            cells[cell] = Cut(bounds=inside, first=own[0], of=len(bounds) - 1)
-        for name, call in line.calls.items():
-            own = _between(bounds, call.on)
-            inside = tuple((each - call.on.first) * call.on.width for each in own[1])
-            calls[name] = CallCut(how=call.how, bounds=inside, first=own[0])
+        if len(bounds) > 2:
+            equal += line.equal
+            cells |= {cell: _cut(bounds, on) for cell, on in line.cells.items()}
+            calls |= {name: (how, _cut(bounds, on)) for name, (how, on) in line.calls.items()}
     return Chunks(cells=cells, calls=calls, equal=tuple(equal)) if cells else WHOLE
+
+
+def _cut(bounds: Sequence[int], on: OnLine) -> Cut:
+    """Of what lies somewhere on a line, whose own ends are bounds of it."""
+    rows = (on.first, *(each for each in bounds if on.first < each < on.end), on.end)
+    first = max(number for number, each in enumerate(bounds) if each <= on.first)
+    return Cut(bounds=tuple((each - on.first) * on.width for each in rows), first=first, of=len(bounds) - 1)
 
 
 def _carried_bytes(line: RowLine, crossing: set[str]) -> int:
@@ -129,12 +108,9 @@ def _bounds(line: RowLine, most: int) -> tuple[int, ...]:
         together = _together(line, start, end)
         blocks = ceil_div(rows, together)
         count = max(1, min(int(share), int(blocks)))
-        found += (_from(start, together * ((k * blocks) // count)) for k in range(count))
+        at = (together * ((k * blocks) // count) for k in range(count))
+        found += (start + each if start else each for each in at)
     return (*found, line.bounds[-1])
-
-
-def _from(start: int, rows: int) -> int:
-    return start + rows if start else rows
 
 
 def _together(line: RowLine, start: int, end: int) -> int:
@@ -142,13 +118,6 @@ def _together(line: RowLine, start: int, end: int) -> int:
     row_bytes = [int(on.width) * DTYPES[on.like.dtype].bytes for on in line.cells.values()
                  if on.first < end and start < on.end]  # fmt: skip
     return math.lcm(*(ALIGNMENT // math.gcd(ALIGNMENT, size) for size in row_bytes))
-
-
-def _between(bounds: Sequence[int], on: OnLine) -> tuple[int, list[int]]:
-    """(number of the first chunk, bounds) of what lies somewhere on a line, whose own ends are bounds of it."""
-    inside = [(number, each) for number, each in enumerate(bounds) if on.first < each < on.end]
-    first = max(number for number, each in enumerate(bounds) if each <= on.first)
-    return first, [on.first, *(each for _, each in inside), on.end]
 
 
 def counts(script: Script, *, least_bytes: int = LEAST_BYTES) -> tuple[int, ...]:

@@ -10,30 +10,27 @@ saves a message. The number of points stays a lower bound: where it is reached, 
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fusiond_transfer.analysis.intervals import Crossing
-from fusiond_transfer.analysis.schedule import Schedule, scheduled
+from fusiond_transfer.analysis.schedule import Least, scheduled
 from fusiond_transfer.frontend.graph import Graph
 
 EXHAUSTIVE = 6_000
 MOST_CROSSINGS = 60  #: Above this many crossings the slots of the fewest points are taken as they are
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constrained:
-    schedule: Schedule
-    least: bool  #: No choice of slots and layout takes fewer messages
-
-
-def constrained(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int], least: int) -> Constrained:
+def constrained(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int], least: int) -> Least:
     """The best schedule found, beginning with the slots of the fewest points, of which there are `least`."""
     best = scheduled(graph, crossings, slots)
     if best.startups <= least:
-        return Constrained(schedule=best, least=True)
+        return Least(schedule=best, proven=True)
     if len(crossings) > MOST_CROSSINGS:
-        return Constrained(schedule=best, least=False)
-    choices = [_choices(each, crossings) for each in crossings]
+        return Least(schedule=best, proven=False)
+    ends = [(each.up, each.latest) for each in crossings]
+    # Where a group meets, it can as well meet at the first end among its intervals.
+    choices = [
+        sorted({end for up, end in ends if up is each.up and each.earliest <= end <= each.latest}) for each in crossings
+    ]
     orders = _orders(graph, crossings)
     if orders is not None and math.prod(len(each) for each in choices) * len(orders) <= EXHAUSTIVE:
         for way in itertools.product(*choices):
@@ -41,7 +38,7 @@ def constrained(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int
                 found = scheduled(graph, crossings, way, order=order)
                 if found.startups < best.startups:
                     best = found
-        return Constrained(schedule=best, least=True)
+        return Least(schedule=best, proven=True)
     moved = True
     while moved and best.startups > least:
         moved = False
@@ -51,13 +48,7 @@ def constrained(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int
                 found = scheduled(graph, crossings, way)
                 if found.startups < best.startups:
                     best, moved = found, True
-    return Constrained(schedule=best, least=best.startups <= least)
-
-
-def _choices(each: Crossing, crossings: Sequence[Crossing]) -> tuple[int, ...]:
-    """The slots worth trying: where a group meets, it can as well meet at the first end among its intervals."""
-    ends = {other.latest for other in crossings if other.up is each.up and each.earliest <= other.latest <= each.latest}
-    return tuple(sorted(ends))
+    return Least(schedule=best, proven=best.startups <= least)
 
 
 def _orders(graph: Graph, crossings: Sequence[Crossing]) -> list[tuple[str, ...]] | None:

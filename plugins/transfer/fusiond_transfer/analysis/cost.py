@@ -9,8 +9,8 @@ them says "not measured".
 import bisect
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fusiond.model.keys import content_key
@@ -35,18 +35,6 @@ Points: TypeAlias = "tuple[tuple[int, float], ...]"  #: (bytes, us) in ascending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OneMemoryCosts:
-    """Vectors that lie in one memory for both sides, and what that costs (`memory_costs`)."""
-
-    mapped: frozenset[str]
-    managed: frozenset[str]
-    kernels: Mapping[str, float]  #: Kernel -> us where some of its operands are mapped
-    prefetches: Mapping[bool, Points]  #: up -> of a prefetch, where something is managed
-    wanted: int
-    missing: int  #: Of the probes that say this, how many have not been answered
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphCosts:
     """Microseconds of messages and kernels."""
 
@@ -54,6 +42,9 @@ class GraphCosts:
     kernels: Mapping[str, float]  #: Kernel name -> us
     missing: int  #: How many of the probes have not been answered
     wanted: int = 0
+    mapped: frozenset[str] = frozenset()  #: What lies in one memory for both sides (`memory_costs`)
+    managed: frozenset[str] = frozenset()
+    prefetches: Mapping[bool, Points] = field(default_factory=dict)  #: up -> of a prefetch, where something is managed
 
     def message_us(self, up: bool, memory: Memory, size_bytes: int) -> float:
         """A message: interpolated between what was measured, extended beyond both ends."""
@@ -88,9 +79,9 @@ def _key(on: str, body: Body, operands: tuple[object, ...], names: tuple[object,
     return f"transfer: kernel {key}"
 
 
-def measured_points(up: bool, memory: Memory, answers: Answers) -> Points:
-    """(bytes, us) of the copies that were measured, in ascending order."""
-    asked = ((size, answers.get(copy_key(up, memory, size))) for size in SIZES)
+def measured_points(key: Callable[[int], str], answers: Answers) -> Points:
+    """(bytes, us) of the sizes that were measured, in ascending order; `key`: bytes -> the probe's."""
+    asked = ((size, answers.get(key(size))) for size in SIZES)
     return tuple((size, float(time_us)) for size, time_us in asked if isinstance(time_us, float | int))
 
 
@@ -106,7 +97,7 @@ def costs(graph: Graph, answers: Answers) -> GraphCosts:
     missing = wanted = 0
     messages: dict[tuple[bool, Memory], Points] = {}
     for up, memory in itertools.product((True, False), KINDS):
-        points = measured_points(up, memory, answers)
+        points = measured_points(functools.partial(copy_key, up, memory), answers)
         wanted += len(SIZES)
         missing += len(SIZES) - len(points)
         if len(points) < 2:
@@ -124,72 +115,50 @@ def costs(graph: Graph, answers: Answers) -> GraphCosts:
                 wanted += 1
                 missing += keys[key] is None
         measured = keys[key]
-        kernels[kernel.name] = _assumed(graph, kernel) if measured is None else measured
+        if measured is None:
+            size = sum(graph.vector(name).size_bytes for name in (*kernel.reads, *kernel.writes))
+            on_device = ASSUMED_LAUNCH_US + size / ASSUMED_DEVICE_BYTES_PER_US
+            measured = on_device if kernel.device else size / ASSUMED_HOST_BYTES_PER_US
+        kernels[kernel.name] = measured
     return GraphCosts(messages=messages, kernels=kernels, missing=missing, wanted=wanted)
-
-
-def _assumed(graph: Graph, kernel: GraphKernel) -> float:
-    size = sum(graph.vector(name).size_bytes for name in (*kernel.reads, *kernel.writes))
-    return ASSUMED_LAUNCH_US + size / ASSUMED_DEVICE_BYTES_PER_US if kernel.device else size / ASSUMED_HOST_BYTES_PER_US
 
 
 # --- a schedule's time ----------------------------------------------------------------------------------
 
 
-def estimate_us(
-    schedule: Schedule, costs: GraphCosts, *, memory: Memory, overlapped: bool, shared: OneMemoryCosts | None = None
-) -> float:
+def estimate_us(schedule: Schedule, costs: GraphCosts, *, memory: Memory, overlapped: bool) -> float:
     """The time of a schedule (of one iteration, in a loop), by the costs. One stream: the sum. Overlapped: uploads,
     downloads and kernels each have an engine, host work and copies of pageable memory hold up whoever issues. Of what
-    is `shared` nothing is copied: a message is what is left of it, and a prefetch of what is managed."""
+    lies in one memory nothing is copied: a message is what is left of it, and a prefetch of what is managed."""
     graph = schedule.graph
-    before: dict[int, list[tuple[tuple[str, ...], float]]] = {}
-    behind: dict[int, list[tuple[tuple[str, ...], float]]] = {}
-    kernels = {**costs.kernels, **(shared.kernels if shared is not None else {})}
-    total = sum(kernels[kernel.name] for kernel in graph.kernels)
-    cells = {graph.cell[each.name]: each.size_bytes for each in graph.vectors}
+    before: _Messages = {}
+    behind: _Messages = {}
+    total = sum(costs.kernels[kernel.name] for kernel in graph.kernels)
     for message in schedule.messages:
-        mapped = shared.mapped if shared is not None else frozenset()
-        vectors = tuple(name for name in message.vectors if name not in mapped)
+        vectors = tuple(name for name in message.vectors if name not in costs.mapped)
         if vectors:
-            time_us = _message_us(graph, cells, message, vectors, costs, memory, shared)
+            time_us = _message_us(graph, message, vectors, costs, memory)
             total += time_us
             (before if message.up else behind).setdefault(message.slot, []).append((vectors, time_us))
-    if not overlapped:
-        return total
-    everywhere = shared.mapped if shared is not None else frozenset()
-    return _overlapped_us(graph, kernels, before, behind, everywhere, blocks=memory is Memory.PAGEABLE)
+    return _overlapped_us(graph, costs, before, behind, blocks=memory is Memory.PAGEABLE) if overlapped else total
 
 
-def _message_us(
-    graph: Graph,
-    cells: Mapping[str, int],
-    message: Message,
-    vectors: Sequence[str],
-    costs: GraphCosts,
-    memory: Memory,
-    shared: OneMemoryCosts | None,
-) -> float:
-    """What is left of a message: the copy of these vectors, but for a prefetch of those that are managed. `cells`: the
-    bytes of each."""
-    managed = shared.managed if shared is not None else frozenset()
-    pages = sum(graph.vector(name).size_bytes for name in vectors if name in managed)
-    time_us = interpolated_us(shared.prefetches[message.up], pages) if shared is not None and pages else 0.0
-    copied = [graph.vector(name).size_bytes for name in vectors if name not in managed]
+_Messages: TypeAlias = "dict[int, list[tuple[tuple[str, ...], float]]]"  #: Slot -> (vectors, us) of its messages
+
+
+def _message_us(graph: Graph, message: Message, vectors: Sequence[str], costs: GraphCosts, memory: Memory) -> float:
+    """What is left of a message: the copy of these vectors, but for a prefetch of those that are managed."""
+    sizes = {name: graph.vector(name).size_bytes for name in vectors}
+    pages = sum(size for name, size in sizes.items() if name in costs.managed)
+    copied = [size for name, size in sizes.items() if name not in costs.managed]
+    time_us = interpolated_us(costs.prefetches[message.up], pages) if pages else 0.0
     if copied:
-        time_us += costs.message_us(message.up, memory, sum(copied) + sum(cells[name] for name in message.filler))
+        filler = sum(graph.members[cell][0].size_bytes for cell in message.filler)
+        time_us += costs.message_us(message.up, memory, sum(copied) + filler)
     return time_us
 
 
-def _overlapped_us(
-    graph: Graph,
-    kernel_us: Mapping[str, float],
-    before: Mapping[int, Sequence[tuple[tuple[str, ...], float]]],
-    behind: Mapping[int, Sequence[tuple[tuple[str, ...], float]]],
-    everywhere: frozenset[str],
-    *,
-    blocks: bool,
-) -> float:
+def _overlapped_us(graph: Graph, costs: GraphCosts, before: _Messages, behind: _Messages, *, blocks: bool) -> float:
     at_host: dict[str, float] = {}
     at_device: dict[str, float] = {}
     issuing = uploads = downloads = kernels = 0.0
@@ -202,13 +171,13 @@ def _overlapped_us(
             kernel = graph.kernels[k]
             ready = at_device if kernel.device else at_host
             begin = max([issuing, kernels if kernel.device else 0.0, *(ready.get(name, 0.0) for name in kernel.reads)])
-            end = begin + kernel_us[kernel.name]
+            end = begin + costs.kernels[kernel.name]
             if kernel.device:
                 kernels = end
             else:
                 issuing = end
             ready.update(dict.fromkeys(kernel.writes, end))
-            for name in everywhere.intersection(kernel.writes):  # mapped: both sides see it
+            for name in costs.mapped.intersection(kernel.writes):  # mapped: both sides see it
                 at_host[name] = at_device[name] = end
         for vectors, time_us in behind.get(k, ()):
             downloads = max(issuing, downloads, *(at_device.get(name, 0.0) for name in vectors)) + time_us

@@ -1,14 +1,13 @@
 """A schedule for people: the paper's time line, the messages, the layout and the proof."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from fusiond.model.drawing import MOST_SPANS, LaneDrawing, TimelineLane, TimelineSpan
 from fusiond.model.english import counted
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.analysis.schedule import Schedule
-from fusiond_transfer.analysis.schedules import Least, Schedules, claims
+from fusiond_transfer.analysis.schedules import Schedules, claims
 from fusiond_transfer.frontend.graph import Graph
 
 MOST_COLUMNS = 110
@@ -17,8 +16,8 @@ MOST_ROWS = 60
 
 def text(schedules: Schedules) -> str:
     """Everything that `plan` prints of a graph."""
-    least = schedules.least()
-    parts = [timeline(least.schedule), _messages(least.schedule), _layout(least.schedule), _proof(schedules, least)]
+    least = schedules.least.schedule
+    parts = [timeline(least), _messages(least), _layout(least), _proof(schedules)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -57,36 +56,6 @@ def timeline(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def lanes(schedule: Schedule) -> LaneDrawing | None:
-    """The same for a page: kernels on both sides, and what each message carries, over the slots; None where there is
-    too much to see."""
-    kernels = schedule.graph.kernels
-    if len(kernels) + len(schedule.messages) > MOST_SPANS:
-        return None
-    side = {"device": 0, "host": 1}
-    found = [
-        TimelineLane(
-            name=on,
-            spans=tuple(
-                TimelineSpan(start=slot, end=slot + 1, text=each.name, kind=side[on])
-                for slot, each in enumerate(kernels)
-                if each.on == on
-            ),
-        )
-        for on in side
-    ]
-    for name, up in (("uploads, before", True), ("downloads, behind", False)):
-        spans = (
-            TimelineSpan(start=each.slot, end=each.slot + 1, text=" ".join(each.vectors), kind=2 + (not up))
-            for each in schedule.messages
-            if each.up is up
-        )
-        found.append(TimelineLane(name=name, spans=tuple(spans)))
-    messages = counted(len(schedule.messages), "message")
-    title = f"Time line: {messages} for {counted(len(schedule.crossings), 'vector')} to carry"
-    return LaneDrawing(title=title, unit="slot", lanes=tuple(found))
-
-
 def _place(each: Crossing, slot: int, chosen: int) -> str:
     if slot == chosen:
         return f"[{each.vector}]"
@@ -104,8 +73,7 @@ def _label(graph: Graph, slot: int) -> str:
 
 
 def _label_width(graph: Graph) -> int:
-    extra = len(", next turn") if graph.loop else 0
-    return max(len(_label(graph, k)) for k in range(len(graph.kernels))) + extra
+    return max(len(_label(graph, k)) for k in range(len(graph.kernels))) + (len(", next turn") if graph.loop else 0)
 
 
 def _messages(schedule: Schedule) -> str:
@@ -144,14 +112,12 @@ def _layout(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def _proof(schedules: Schedules, least: Least) -> str:
+def _proof(schedules: Schedules) -> str:
     lines = list(claims(schedules))
-    for name, witnesses in (("uploads", schedules.bound.uploads), ("downloads", schedules.bound.downloads)):
-        if witnesses:
-            lines.append(f"{name} that no slot has in common: {_listed(witnesses)}")
+    for name, found in (("uploads", schedules.bound.up), ("downloads", schedules.bound.down)):
+        shown = [f"{each.vector} [{each.earliest}..{each.latest}]" for each in found.witnesses[:12]]
+        if len(found.witnesses) > 12:
+            shown.append(f"and {len(found.witnesses) - 12} more")
+        if shown:
+            lines.append(f"{name} that no slot has in common: {', '.join(shown)}")
     return "\n".join(lines)
-
-
-def _listed(witnesses: Sequence[Crossing]) -> str:
-    shown = ", ".join(f"{each.vector} [{each.earliest}..{each.latest}]" for each in witnesses[:12])
-    return shown if len(witnesses) <= 12 else f"{shown}, and {len(witnesses) - 12} more"

@@ -4,13 +4,8 @@ A vector that is evicted between two kernels that use it comes up again before t
 else brings it to the host (it was made on the device and nobody there wants it), it also has to go down before it
 leaves: one more download, once. So the least is a matter of who stays in each gap between two uses, kernel by kernel.
 
-    belady      evicts whoever is used again last (of those, who costs no download); any graph
-    least       all states (who is there, who has been brought to the host) that are not worse than another one, kernel
-                by kernel: nobody is evicted before there is no room, which loses nothing, and only sets of which no
-                member could stay. Up to MOST_STATES of them the least is proven
-
-Belady's rule is optimal for vectors of one length that are all on the host already; with lengths and downloads it is
-where the search begins: what costs more is not followed.
+Belady's rule (who is used again last leaves) is optimal for vectors of one length that are all on the host already;
+with lengths and downloads it is where the search over all states begins: what costs more is not followed.
 
 Where storage is shared in place, what stays or leaves is a cell: vectors that kernels on the device store one where the
 other was are one item, called after the first of them. What is in it when it leaves comes up again, and goes down
@@ -61,10 +56,6 @@ class Residency:
         return frozenset(name for name, stays in count.items() if stays > 1)
 
 
-class KernelTooLarge(ValueError):
-    """A kernel that needs more than there may be by itself; the message is one line."""
-
-
 class _Uses:
     """Who uses what, when; all by numbers of kernels on the device."""
 
@@ -87,7 +78,6 @@ class _Uses:
                 made.update(kernel.writes)
         down = {each.vector for each in crossings if not each.up}
         self.placed = tuple(name for name in graph.placed if name in self.of)
-        self.placed_bytes = sum(self.size[name] for name in graph.placed)
         self.costly = frozenset((made | set(graph.placed)) - down)
         """What has to be brought to the host before it can be evicted."""
 
@@ -101,15 +91,23 @@ class _Uses:
         return self.of[name][position] if position < len(self.of[name]) else 1 << 60
 
 
-def least(graph: Graph, crossings: Sequence[Crossing], limit: int) -> Residency:
-    """The evictions that cost fewest transfers. TooLarge where one kernel does not fit by itself."""
-    uses = _Uses(graph, crossings)
-    for k, names in uses.at.items():
+def too_large(graph: Graph) -> str | None:
+    """Which kernel needs more than the graph's limit by itself, in one line; None where none does."""
+    limit = graph.limit_bytes
+    if limit is None:
+        return None
+    uses = _Uses(graph, ())
+    needs = [(f"{graph.kernels[k].name} alone needs", names) for k, names in uses.at.items()]
+    for what, names in (*needs, ("what is placed there takes", graph.placed)):
         needed = sum(uses.size[name] for name in names)
         if needed > limit:
-            raise KernelTooLarge(f"{graph.kernels[k].name} alone needs {needed}")
-    if uses.placed_bytes > limit:
-        raise KernelTooLarge(f"what is placed there takes {uses.placed_bytes}")
+            return f"{limit} bytes on the device are too few: {what} {needed} at once"
+    return None
+
+
+def least(graph: Graph, crossings: Sequence[Crossing], limit: int) -> Residency:
+    """The evictions that cost fewest transfers, where no kernel is `too_large`."""
+    uses = _Uses(graph, crossings)
     seed = belady(uses, limit)
     if seed.least or len(uses.at) > MOST_KERNELS:
         return seed
@@ -210,13 +208,10 @@ def _step(uses: _Uses, k: int, state: State, out: Sequence[str]) -> tuple[State,
     again = sum(name not in there and (uses.of[name][0] < k or name in uses.placed) for name in names)
     dirty = (uses.costly & {uses.content(name, k - 1) for name in out}) - clean
     left = frozenset(name for name in {*there, *names} - {*out} if uses.of[name][-1] > k)
-    return (left, frozenset(name for name in clean | dirty if _matters(uses, name, k))), again + len(dirty)
-
-
-def _matters(uses: _Uses, vector: str, k: int) -> bool:
-    """Whether a vector that is on the host may be read on the device behind kernel `k`."""
-    item = uses.item.get(vector, vector)
-    return uses.of[item][-1] > k and uses.content(item, k) == vector
+    # What is on the host matters as long as it may be read on the device.
+    items = {name: uses.item.get(name, name) for name in clean | dirty}
+    known = (name for name, item in items.items() if uses.of[item][-1] > k and uses.content(item, k) == name)
+    return (left, frozenset(known)), again + len(dirty)
 
 
 def _minimal(names: Sequence[str], size: Mapping[str, int], needed: int) -> Iterator[tuple[str, ...]]:
@@ -266,7 +261,7 @@ def crossings_with(
     stays: dict[str, list[Stay]] = {}
     for stay in found.stays:
         stays.setdefault(stay.vector, []).append(stay)
-    split = {name for name, own in stays.items() if len(own) > 1}
+    split = found.split
     made: list[Crossing] = []
     for each in crossings:
         item = uses.item.get(each.vector, each.vector)

@@ -22,12 +22,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fusiond_transfer.analysis import layout
-from fusiond_transfer.analysis.affinity import Affinity, affinity
 from fusiond_transfer.analysis.intervals import Crossing
 from fusiond_transfer.frontend.graph import Graph
 
 TRIES = 4  #: The paper's usual number of attempts; it tries 400, too
 MOST_VECTORS = 600  #: The affinity graph is quadratic: above this many crossings the heuristic is not run
+
+
+BONUS = 0.5  #: The paper's epsilon for siblings; it gives no value
+Affinity = dict[int, dict[int, float]]  #: Number of a crossing -> number of a neighbour -> weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,28 @@ class HeuristicSlots:
     messages: int
 
 
+def affinity(graph: Graph, crossings: Sequence[Crossing]) -> Affinity:
+    """How much two crossings would like to be neighbours in memory: 1 where intervals of one direction have a slot
+    in common, and a bonus for two operands of one kernel. Quadratic, as in the paper; the exact search does without."""
+    numbers = {each.vector: number for number, each in enumerate(crossings)}
+    siblings = set()
+    for kernel in graph.kernels:
+        operands = sorted({numbers[name] for name in (*kernel.reads, *kernel.writes) if name in numbers})
+        siblings |= set(itertools.combinations(operands, 2))
+    found: Affinity = {number: {} for number in range(len(crossings))}
+    for direction in (True, False):
+        open_: list[int] = []
+        mine = [number for number, each in enumerate(crossings) if each.up is direction]
+        for number in sorted(mine, key=lambda number: crossings[number].earliest):
+            each = crossings[number]
+            open_ = [other for other in open_ if crossings[other].latest >= each.earliest]
+            for other in open_:
+                weight = 1.0 + (BONUS if (min(number, other), max(number, other)) in siblings else 0.0)
+                found[number][other] = found[other][number] = weight
+            open_.append(number)
+    return found
+
+
 def search(
     graph: Graph, crossings: Sequence[Crossing], *, tight: bool, tries: int = TRIES, seed: int = 0
 ) -> HeuristicSlots:
@@ -48,7 +73,11 @@ def search(
     generator = random.Random(f"{seed}")
     emission = _Emission(crossings, edges, tight=tight)
     orders = [[_path(part, edges, generator) for part in parts] for _ in range(max(1, tries))]
-    heaviest = (max(candidates, key=lambda path: _weight(path, edges)) for candidates in zip(*orders, strict=True))
+
+    def weight(path: Sequence[int]) -> float:
+        return sum(edges[a].get(b, 0.0) for a, b in itertools.pairwise(path))
+
+    heaviest = (max(candidates, key=weight) for candidates in zip(*orders, strict=True))
     return emission.slots([number for path in heaviest for number in path])
 
 
@@ -67,10 +96,6 @@ def _path(part: Sequence[int], edges: Affinity, generator: random.Random) -> lis
             heaviest = max((weight for weight, _ in near), default=0.0)
             at = generator.choice(sorted(number for weight, number in near if weight == heaviest)) if near else None
     return order
-
-
-def _weight(path: Sequence[int], edges: Affinity) -> float:
-    return sum(edges[a].get(b, 0.0) for a, b in itertools.pairwise(path))
 
 
 # --- slots in memory order ------------------------------------------------------------------------------
@@ -97,20 +122,20 @@ class _Emission:
 
     def slots(self, order: Sequence[int]) -> HeuristicSlots:
         """The slot of each crossing, for an order in memory."""
+        runs: list[_Run] = []
         groups: list[list[int]] = []
-        windows: list[_Run] = []
-        run: _Run | None = None
         for number, follower in itertools.zip_longest(order, order[1:]):
-            run, new = self.step(run, number, follower)
+            run, new = self.step(runs[-1] if runs else None, number, follower)
             if new:
-                groups.append([])
-                windows.append(run)
-            groups[-1].append(number)
-            windows[-1] = run
+                runs.append(run)
+                groups.append([number])
+            else:
+                runs[-1] = run
+                groups[-1].append(number)
         slots = [each.latest for each in self._crossings]
-        for group, window in zip(groups, windows, strict=True):
+        for group, run in zip(groups, runs, strict=True):
             for number in group:
-                slots[number] = window.high if self._tight and self._crossings[number].up else window.low
+                slots[number] = run.high if self._tight and self._crossings[number].up else run.low
         return HeuristicSlots(order=tuple(order), slots=tuple(slots), messages=len(groups))
 
     def step(self, run: _Run | None, number: int, follower: int | None) -> tuple[_Run, bool]:

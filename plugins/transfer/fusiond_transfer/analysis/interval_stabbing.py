@@ -1,10 +1,9 @@
 """The fewest messages, exactly: the fewest slots that stab all intervals.
 
-Every vector crosses once, at one slot of its interval, and all that cross at one slot in one direction can lie side by
-side (each vector is in one such group, so the groups can be laid out one after the other). So a message is a point in
-time, and what is wanted is the smallest set of points that has one in every interval. The classic greedy finds it:
-take the interval that ends first, put a point at its end, drop what that stabs. The intervals that were taken are
-disjoint, and disjoint intervals need a point each: they are the proof. O(n log n).
+All that cross at one slot in one direction can lie side by side, so a message is a point in time, and what is wanted is
+the smallest set of points that has one in every interval. The classic greedy finds it: take the interval that ends
+first, put a point at its end, drop what that stabs. The intervals that were taken are disjoint, and disjoint intervals
+need a point each: they are the proof. O(n log n).
 
 On the circle of a loop one point is tried out (every end within the shortest interval: some point has to be there), the
 circle cut open at it, and the rest stabbed as above.
@@ -39,17 +38,6 @@ def stab(intervals: Sequence[Crossing]) -> Stabbing:
     return Stabbing(points=tuple(points), witnesses=tuple(witnesses))
 
 
-def stab_early(intervals: Sequence[Crossing]) -> tuple[int, ...]:
-    """As few points, each as early as possible: the greedy from the other end."""
-    points: list[int] = []
-    last: int | None = None
-    for each in sorted(intervals, key=lambda each: -each.earliest):
-        if last is None or each.latest < last:
-            last = each.earliest
-            points.append(last)
-    return tuple(reversed(points))
-
-
 def stab_circle(intervals: Sequence[Crossing], period: int) -> Stabbing:
     """The least set of points modulo `period`; O(n m log n) for m ends within the shortest interval."""
     if not intervals:
@@ -59,9 +47,9 @@ def stab_circle(intervals: Sequence[Crossing], period: int) -> Stabbing:
     within = [end for end in sorted(ends) if on_circle(shortest, end, period)]
     best: tuple[int, ...] | None = None
     disjoint: tuple[Crossing, ...] = ()
-    for first in within:
+    for first in within:  # at which the circle is cut: slots are distances behind it
         rest = [
-            each._replace(earliest=_behind(each.earliest, first, period), latest=_behind(each.latest, first, period))
+            each._replace(earliest=(each.earliest - first) % period, latest=(each.latest - first) % period)
             for each in intervals
             if not on_circle(each, first, period)
         ]
@@ -71,24 +59,15 @@ def stab_circle(intervals: Sequence[Crossing], period: int) -> Stabbing:
             names = {each.vector for each in found.witnesses}
             best, disjoint = points, tuple(each for each in intervals if each.vector in names)
     assert best is not None
-    witnesses = (shortest, *disjoint) if _apart(shortest, disjoint, period) else disjoint
-    return Stabbing(points=best, witnesses=witnesses)
+    met = any(
+        on_circle(shortest, each.earliest, period) or on_circle(each, shortest.earliest, period) for each in disjoint
+    )
+    return Stabbing(points=best, witnesses=disjoint if met else (shortest, *disjoint))
 
 
 def on_circle(each: Crossing, point: int, period: int) -> bool:
     """Whether a point of the circle is in an interval that may wrap round."""
     return (point - each.earliest) % period <= each.latest - each.earliest
-
-
-def _behind(slot: int, first: int, period: int) -> int:
-    """The slot as a distance behind the point at which the circle was cut."""
-    return (slot - first) % period
-
-
-def _apart(one: Crossing, others: Sequence[Crossing], period: int) -> bool:
-    """Whether an interval has no slot in common with any of the others."""
-    slots = {slot % period for slot in range(one.earliest, one.latest + 1)}
-    return not any(slot % period in slots for each in others for slot in range(each.earliest, each.latest + 1))
 
 
 def chosen(crossing: Crossing, points: Sequence[int], *, late: bool, period: int | None = None) -> int:

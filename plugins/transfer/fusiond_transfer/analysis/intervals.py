@@ -27,27 +27,12 @@ class Crossing(NamedTuple):
     size_bytes: int
 
 
-class _Touches(NamedTuple):
-    """Who has to do with each vector, by its number; -1 where nobody has."""
-
-    made: list[int]  #: The kernel that writes it; -1: an input
-    from_device: list[bool]
-    first_host: list[int]
-    first_device: list[int]
-    last_device: list[int]
-
-
 def crossings(graph: Graph) -> tuple[Crossing, ...]:
     """Every crossing of a graph, in the order of its vectors. One pass over the kernels, one over the vectors, and a
     look at each name once: for large graphs the memory that is walked through is what takes time."""
     count = len(graph.kernels)
-    touches = _touches(graph)
-    if graph.carried:
-        _carry(graph, touches)
-    made, from_device, first_host, first_device, last_device = touches
-    wanted = [False] * len(made)
-    for name in () if graph.loop else graph.outputs:
-        wanted[graph.index[name]] = True
+    made, from_device, first_host, first_device, last_device = _touches(graph)
+    wanted = {graph.index[name] for name in (() if graph.loop else graph.outputs)}
     found = []
     for v, vector in enumerate(graph.vectors):
         begin = made[v]
@@ -57,42 +42,35 @@ def crossings(graph: Graph) -> tuple[Crossing, ...]:
             if first_device[v] >= 0:
                 span = begin + 1, first_device[v], last_device[v]
                 found.append(Crossing(vector.name, True, *span, vector.size_bytes))
-        elif first_host[v] >= 0 or (wanted[v] and begin >= 0):
+        elif first_host[v] >= 0 or (begin >= 0 and v in wanted):
             end = first_host[v] - 1 if first_host[v] >= 0 else count - 1
             found.append(Crossing(vector.name, False, begin, end, max(begin, last_device[v]), vector.size_bytes))
     return tuple(found)
 
 
-def _touches(graph: Graph) -> _Touches:
-    index = graph.index
-    made = [-1] * len(index)
+def _touches(graph: Graph) -> tuple[list[int], list[bool], list[int], list[int], list[int]]:
+    """By number of the vector: the kernel that makes it (-1: an input), whether that or it is on the device, and the
+    first on the host, the first and the last on the device that read it (-1: none does)."""
+    index, count = graph.index, len(graph.kernels)
+    made, last_device, first_host, first_device = ([-1] * len(index) for _ in range(4))
     from_device = [False] * len(index)
-    first_host, first_device, last_device = ([-1] * len(index) for _ in range(3))
     for k, kernel in enumerate(graph.kernels):
         device = kernel.device
-        for name in kernel.reads:
-            v = index[name]
+        first = first_device if device else first_host
+        for v in map(index.__getitem__, kernel.reads):
+            if first[v] < 0:
+                first[v] = k
             if device:
                 last_device[v] = k
-                if first_device[v] < 0:
-                    first_device[v] = k
-            elif first_host[v] < 0:
-                first_host[v] = k
-        for name in kernel.writes:
-            v = index[name]
+        for v in map(index.__getitem__, kernel.writes):
             made[v], from_device[v] = k, device
-    for name in graph.placed:
-        from_device[index[name]] = True
-    return _Touches(made, from_device, first_host, first_device, last_device)
-
-
-def _carry(graph: Graph, touches: _Touches) -> None:
-    """What an input is read for, a vector that is carried to it is read for in the next iteration."""
-    count = len(graph.kernels)
-    for head, tail in graph.carried:
-        before, after = graph.index[head], graph.index[tail]
-        for first in (touches.first_host, touches.first_device):
-            if first[after] < 0 and first[before] >= 0:
+    for v in map(index.__getitem__, graph.placed):
+        from_device[v] = True
+    for head, tail in graph.carried:  # what the input is read for, in the next iteration
+        before, after = index[head], index[tail]
+        for first in (first_host, first_device):
+            if first[after] < 0 <= first[before]:
                 first[after] = count + first[before]
-        if touches.last_device[before] >= 0:
-            touches.last_device[after] = count + touches.last_device[before]
+        if last_device[before] >= 0:
+            last_device[after] = count + last_device[before]
+    return made, from_device, first_host, first_device, last_device

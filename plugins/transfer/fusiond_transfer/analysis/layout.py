@@ -12,8 +12,7 @@ the heaviest edges first otherwise.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -25,34 +24,20 @@ EXACT = 10
 Member = TypeVar("Member", str, int)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    order: tuple[str, ...]  #: The cells, in the order in which they lie
-    exact: bool  #: No other order takes fewer messages for the same groups
-
-
-def laid_out(groups: Sequence[Sequence[str]], adjacent: Sequence[Sequence[str]] = ()) -> Layout:
+def laid_out(groups: Sequence[Sequence[str]], adjacent: Sequence[Sequence[str]] = ()) -> tuple[str, ...]:
     """An order of all cells of the groups; `adjacent` runs are kept together as they stand (all of their cells, whether
     they cross or not)."""
     count: dict[str, int] = {}
     for name in itertools.chain.from_iterable(dict.fromkeys(each) for each in groups):
         count[name] = count.get(name, 0) + 1
     if not adjacent and all(each == 1 for each in count.values()):
-        return Layout(order=tuple(itertools.chain.from_iterable(groups)), exact=True)
+        return tuple(itertools.chain.from_iterable(groups))
     pieces = _pieces(list(count), adjacent)
     weight = _weights(groups, pieces)
     order: list[int] = []
-    exact = True
     for part in joined(range(len(pieces)), weight):
-        if len(part) <= EXACT:
-            order += _heaviest_path(part, weight)
-        else:
-            order += _joined(part, weight)
-            exact = False
-    cells: list[str] = []
-    for index in order:
-        cells += pieces[index]
-    return Layout(order=tuple(cells), exact=exact)
+        order += _heaviest_path(part, weight) if len(part) <= EXACT else _joined(part, weight)
+    return tuple(itertools.chain.from_iterable(pieces[index] for index in order))
 
 
 def joined(order: Iterable[Member], groups: Iterable[Sequence[Member]]) -> list[tuple[Member, ...]]:
@@ -74,15 +59,15 @@ def joined(order: Iterable[Member], groups: Iterable[Sequence[Member]]) -> list[
     return [tuple(members) for members in found.values()]
 
 
-def runs(order: Mapping[str, int], group: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """A group as the messages that it takes: maximal runs of neighbours, in memory order. `order`: cell -> position."""
+def runs(cells: Iterable[str], follows: Callable[[str, str], bool]) -> list[tuple[str, ...]]:
+    """Cells as runs, as long as possible, of which each `follows` the one before."""
     found: list[list[str]] = []
-    for cell in sorted(dict.fromkeys(group), key=order.__getitem__):
-        if found and order[cell] == order[found[-1][-1]] + 1:
+    for cell in cells:
+        if found and follows(found[-1][-1], cell):
             found[-1].append(cell)
         else:
             found.append([cell])
-    return tuple(tuple(each) for each in found)
+    return [tuple(each) for each in found]
 
 
 def offsets(

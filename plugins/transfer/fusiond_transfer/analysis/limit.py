@@ -4,47 +4,49 @@ What crosses together shares an allocation, which is there from its first use to
 group can make it stay longer, and the fewest messages need not fit. A group crosses as late as all of it can (uploads)
 or as early (downloads): that is when it stays shortest. What has to be decided is only who crosses with whom.
 
-Up to EXHAUSTIVE crossings all divisions into groups are tried, those with fewer groups first. Above that, vectors join
-the group before them as long as everything fits (in graphs that are not too large for that); the least number of points
-without a limit is the bound beside it. Where not even separate messages fit, `eviction` says who leaves and comes
-again; those vectors are in no group.
+The search begins with every vector in a message of its own, which fits (`eviction` has seen to that: who leaves and
+comes again is in no group). Vectors join the group before them as long as all of it fits, in graphs that are not too
+large for that; of few crossings all divisions into groups are tried. The least number of points without a limit is the
+bound beside it.
+
+    groups      cells hold one vector each: a group is an allocation and a message, so what is on the device is added up
+                group by group
+    cells       are shared in place or have fixed neighbours: then they can be in several groups, which share an
+                allocation, and a layout decides which of them are messages. So each way is laid out, and what is on the
+                device is counted op by op, as it will be allocated
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond_transfer.analysis import layout
+from fusiond_transfer.analysis import layout, schedule
+from fusiond_transfer.analysis.cells import Script, stays, touched
 from fusiond_transfer.analysis.intervals import Crossing
-from fusiond_transfer.analysis.schedule import MessageGroup, at_best_slot
+from fusiond_transfer.analysis.schedule import MessageGroup, Schedule, at_best_slot
+from fusiond_transfer.analysis.script import script
 from fusiond_transfer.frontend.graph import Graph
 
 Profile: TypeAlias = NDArray[np.int64]  #: Bytes on the device before the first kernel, and at each kernel
-EXHAUSTIVE = 9
-MOST_WORK = 400_000_000  #: Crossings x kernels above which nothing is joined
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitting:
-    """The division that was found; `least`: there is none with fewer groups that fits. `groups` is empty where not even
-    separate messages fit."""
-
-    groups: tuple[MessageGroup, ...]
-    peak_bytes: int
-    least: bool
+Leaves: TypeAlias = tuple[tuple[str, int], ...]
+EXHAUSTIVE, EXHAUSTIVE_CELLS = 9, 8  #: Up to so many crossings all divisions are tried
+MOST_WORK = 400_000_000  #: Crossings x kernels above which no groups are joined
+MOST_WORK_CELLS = 400_000
+"""Crossings x (crossings + kernels) above which no cells are: each step makes a schedule and counts it."""
 
 
 class ResidentBytes:
     """What is on the device at each kernel, for divisions of the crossings of a graph without shared storage."""
 
     def __init__(self, graph: Graph, crossings: Sequence[Crossing]) -> None:
+        self.limit_bytes = graph.limit_bytes or 0
         self.crossings = crossings
         crossing = {each.vector for each in crossings}
-        self._kernels = len(graph.kernels)
-        self.base: Profile = np.zeros(self._kernels + 1, np.int64)  # position 0 is before the first kernel
+        self.base: Profile = np.zeros(len(graph.kernels) + 1, np.int64)  # position 0 is before the first kernel
         for vector in graph.vectors:
             if vector.name in crossing:
                 continue
@@ -74,74 +76,69 @@ class ResidentBytes:
             self.place(profile, group)
         return int(profile.max())
 
+    def joined(
+        self, separate: Sequence[MessageGroup], alone: frozenset[str], *, up_first: bool
+    ) -> Sequence[MessageGroup]:
+        """Separate groups, which fit, as fewer that fit."""
+        profile = self.base.copy()
+        for group in separate:
+            self.place(profile, group)
+
+        def fits(_: object, last: MessageGroup, group: MessageGroup, together: MessageGroup) -> bool:
+            for each, sign in ((last, -1), (group, -1), (together, 1)):
+                self.place(profile, each, sign)
+            if int(profile.max()) <= self.limit_bytes:
+                return True
+            for each, sign in ((together, -1), (last, 1), (group, 1)):
+                self.place(profile, each, sign)
+            return False
+
+        return _joined(self.crossings, separate, alone, fits, up_first=up_first)
+
     def _add(self, profile: Profile, begin: int, end: int, size: int) -> None:
         profile[begin + 1 : end + 2] += int(size)
 
 
-def _alone(crossings: Sequence[Crossing]) -> list[MessageGroup]:
-    """Each in a group of its own."""
-    found = (at_best_slot(crossings, (number,)) for number in range(len(crossings)))
-    return [group for group in found if group is not None]
+def _joined(
+    crossings: Sequence[Crossing],
+    separate: Sequence[MessageGroup],
+    alone: frozenset[str],
+    fits: Callable[[Mapping[int, MessageGroup], MessageGroup, MessageGroup, MessageGroup], bool],
+    *,
+    up_first: bool = True,
+) -> list[MessageGroup]:
+    """In the order of their slots, each vector joins the group before it where that `fits` (all groups by their first
+    member, that group, the vector, both together)."""
+    groups = {each[2][0]: each for each in separate}
+    for up in (up_first, not up_first):
+        last: MessageGroup | None = None
+        for group in sorted((each for each in separate if each[1] is up), key=lambda each: (each[0], each[2])):
+            if crossings[group[2][0]].vector in alone:
+                continue
+            together = None if last is None else at_best_slot(crossings, (*last[2], *group[2]))
+            if last is not None and together is not None and fits(groups, last, group, together):
+                del groups[group[2][0]]
+                groups[last[2][0]] = last = together
+            else:
+                last = group
+    return list(groups.values())
 
 
-def separate_fits(graph: Graph, crossings: Sequence[Crossing]) -> bool:
-    """Whether the vectors of a graph fit, each by itself."""
-    memory = ResidentBytes(graph, crossings)
-    return memory.peak(_alone(crossings)) <= (graph.limit_bytes or 0)
-
-
-def fitting(graph: Graph, crossings: Sequence[Crossing], least: int, alone: frozenset[str] = frozenset()) -> Fitting:
-    """The fewest groups that fit under the graph's limit, as far as they can be found. `least` is the number of points
-    that are needed in any case. `alone` are vectors that are in no group (they are evicted by themselves). The graph
-    has a limit and no shared storage."""
-    assert graph.limit_bytes is not None
-    memory = ResidentBytes(graph, crossings)
-    separate = _alone(crossings)
-    peak = memory.peak(separate)
-    if peak > graph.limit_bytes:
-        return Fitting(groups=(), peak_bytes=peak, least=False)
-    if len(crossings) <= EXHAUSTIVE:
-        found = _exhaustive(memory, graph.limit_bytes, len(crossings), least, alone)
-        return Fitting(groups=found, peak_bytes=memory.peak(found), least=True)
-    if len(crossings) * len(graph.kernels) > MOST_WORK:
-        return Fitting(groups=tuple(separate), peak_bytes=peak, least=len(separate) == least)
-    known = [_joined(memory, separate, graph.limit_bytes, alone, up_first=first) for first in (True, False)]
-    found = min(known, key=len)
-    return Fitting(groups=found, peak_bytes=memory.peak(found), least=len(found) == least)
-
-
-def _exhaustive(
-    memory: ResidentBytes, limit: int, count: int, least: int, alone: frozenset[str]
-) -> tuple[MessageGroup, ...]:
-    """All divisions with `least` groups, then with one more, and so on; the first that fits, the least peak first."""
-    for wanted in range(least, count + 1):
-        best: tuple[int, tuple[MessageGroup, ...]] | None = None
-        for division in divisions(memory, count, wanted, alone):
-            peak = memory.peak(division)
-            if peak <= limit and (best is None or peak < best[0]):
-                best = peak, division
-        if best is not None:
-            return best[1]
-    raise AssertionError("separate messages fit")
-
-
-def divisions(
-    memory: ResidentBytes, count: int, wanted: int, alone: frozenset[str]
-) -> Iterator[tuple[MessageGroup, ...]]:
+def divisions(crossings: Sequence[Crossing], wanted: int, alone: frozenset[str]) -> Iterator[tuple[MessageGroup, ...]]:
     """Every way to divide the crossings into so many groups that each have a slot in common."""
     groups: list[list[int]] = []
 
     def extend(number: int) -> Iterator[tuple[MessageGroup, ...]]:
-        if number == count:
+        if number == len(crossings):
             if len(groups) == wanted:
-                placed = [at_best_slot(memory.crossings, tuple(each)) for each in groups]
+                placed = [at_best_slot(crossings, tuple(each)) for each in groups]
                 yield tuple(each for each in placed if each is not None)
             return
         for each in groups:
             if (
-                alone.isdisjoint((memory.crossings[each[0]].vector, memory.crossings[number].vector))
-                and memory.crossings[each[0]].up is memory.crossings[number].up
-                and at_best_slot(memory.crossings, (*each, number)) is not None
+                alone.isdisjoint((crossings[each[0]].vector, crossings[number].vector))
+                and crossings[each[0]].up is crossings[number].up
+                and at_best_slot(crossings, (*each, number)) is not None
             ):
                 each.append(number)
                 yield from extend(number + 1)
@@ -154,34 +151,103 @@ def divisions(
     yield from extend(0)
 
 
-def _joined(
-    memory: ResidentBytes, separate: Sequence[MessageGroup], limit: int, alone: frozenset[str], *, up_first: bool
-) -> tuple[MessageGroup, ...]:
-    """In the order of their slots, each vector joins the group before it where that fits."""
-    profile = memory.base.copy()
-    for group in separate:
-        memory.place(profile, group)
-    done: list[MessageGroup] = []
-    for up in (up_first, not up_first):
-        current: MessageGroup | None = None
-        for group in sorted((each for each in separate if each[1] is up), key=lambda each: (each[0], each[2])):
-            if memory.crossings[group[2][0]].vector in alone:
-                done.append(group)
-                continue
-            together = None if current is None else at_best_slot(memory.crossings, (*current[2], *group[2]))
-            if current is not None and together is not None:
-                memory.place(profile, current, -1)
-                memory.place(profile, group, -1)
-                memory.place(profile, together)
-                if int(profile.max()) <= limit:
-                    current = together
-                    continue
-                memory.place(profile, together, -1)
-                memory.place(profile, current)
-                memory.place(profile, group)
-            if current is not None:
-                done.append(current)
-            current = group
-        if current is not None:
-            done.append(current)
-    return tuple(done)
+# --- groups ---------------------------------------------------------------------------------------------
+
+
+def _alone(crossings: Sequence[Crossing]) -> list[MessageGroup]:
+    """Each in a group of its own."""
+    found = (at_best_slot(crossings, (number,)) for number in range(len(crossings)))
+    return [group for group in found if group is not None]
+
+
+def separate_fits(graph: Graph, crossings: Sequence[Crossing]) -> bool:
+    """Whether the vectors of a graph fit, each by itself."""
+    return ResidentBytes(graph, crossings).peak(_alone(crossings)) <= (graph.limit_bytes or 0)
+
+
+def fitting(
+    graph: Graph, crossings: Sequence[Crossing], least: int, alone: frozenset[str] = frozenset()
+) -> tuple[Sequence[MessageGroup], bool]:
+    """The fewest groups that fit under the graph's limit, as far as they can be found; and whether there are none with
+    fewer. `least` is the number of points that are needed in any case. `alone` are vectors that are in no group."""
+    separate = _alone(crossings)
+    memory = ResidentBytes(graph, crossings)
+    if len(crossings) <= EXHAUSTIVE:
+        return _exhaustive(memory, least, alone), True
+    found: Sequence[MessageGroup] = separate
+    if len(crossings) * len(graph.kernels) <= MOST_WORK:
+        found = min((memory.joined(separate, alone, up_first=first) for first in (True, False)), key=len)
+    return found, len(found) == least
+
+
+def _exhaustive(memory: ResidentBytes, least: int, alone: frozenset[str]) -> Sequence[MessageGroup]:
+    """All divisions with `least` groups, then with one more, and so on; the first that fits, the least peak first."""
+    for wanted in range(least, len(memory.crossings) + 1):
+        peaks = ((memory.peak(each), each) for each in divisions(memory.crossings, wanted, alone))
+        peak, best = min(peaks, key=lambda each: each[0], default=(memory.limit_bytes + 1, ()))
+        if peak <= memory.limit_bytes:
+            return best
+    raise AssertionError("separate messages fit")
+
+
+# --- cells ----------------------------------------------------------------------------------------------
+
+
+def peak_bytes(plan: Script) -> int:
+    """The most that is on the device at a time, with an allocation for each group that crosses together."""
+    grouped = {name for group in plan.arenas for name in group}
+    groups = (*plan.arenas, *((each.name,) for each in plan.cells if each.device and each.name not in grouped))
+    size = {each.name: int(each.like.size_bytes) for each in plan.cells}
+    change = [0] * (len(plan.ops) + 1)
+    for (group, _), (first, last) in stays(((op, touched(op)) for op in plan.ops), groups).items():
+        _, held = layout.offsets(groups[group], size)
+        change[first] += int(held)
+        change[last + 1] -= int(held)
+    return max(itertools.accumulate(change))
+
+
+def separate(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, *, early: bool) -> Schedule:
+    """Every vector in a message of its own, with what leaves the device."""
+    return _leaving(schedule.alone(graph, crossings, early=early), leaves)
+
+
+def joined(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, alone: frozenset[str]) -> Schedule:
+    """As few messages as are found under the graph's limit. `alone` are vectors that are in no group. A group can take
+    several messages, but never less than one."""
+    limit = graph.limit_bytes or 0
+    best = separate(graph, crossings, leaves, early=False)
+    if len(crossings) * (len(crossings) + len(graph.kernels)) > MOST_WORK_CELLS:
+        return best
+
+    def better(groups: Sequence[MessageGroup]) -> bool:
+        nonlocal best
+        found = _scheduled(graph, crossings, leaves, groups)
+        if found.startups >= best.startups or peak_bytes(script(found)) > limit:
+            return False
+        best = found
+        return True
+
+    def fits(
+        groups: Mapping[int, MessageGroup], last: MessageGroup, group: MessageGroup, together: MessageGroup
+    ) -> bool:
+        return better([*(each for each in groups.values() if each not in (last, group)), together])
+
+    slots = schedule.separate(crossings, early=False)
+    _joined(crossings, schedule.grouped(graph, crossings, slots, alone=True), alone, fits)
+    for wanted in range(1, len(crossings) if len(crossings) <= EXHAUSTIVE_CELLS else 0):
+        for division in divisions(crossings, wanted, alone) if wanted < best.startups else ():
+            better(division)
+    return best
+
+
+def _scheduled(graph: Graph, crossings: Sequence[Crossing], leaves: Leaves, groups: Sequence[MessageGroup]) -> Schedule:
+    slots = schedule.slots_of(groups, len(crossings))
+    # Nothing that lies between is copied along: a vector that comes twice is not one interval.
+    return _leaving(schedule.scheduled(graph, crossings, slots, groups, worth=lambda up, gap_bytes: False), leaves)
+
+
+def _leaving(found: Schedule, leaves: Leaves) -> Schedule:
+    """With what leaves, but for cells that share an allocation with others by now: those stay."""
+    shared = {name for group in found.arenas if len(group) > 1 for name in group}
+    left = tuple(each for each in leaves if found.graph.cell[each[0]] not in shared)
+    return dataclasses.replace(found, leaves=left)

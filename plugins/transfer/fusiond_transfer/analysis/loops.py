@@ -1,12 +1,13 @@
 """The script of a loop: its iterations in order, with uploads before and downloads behind.
 
-A carried vector has two cells that take turns, so that the next value can arrive while the last one is still read.
+A carried vector has two cells that take turns, so that the next value can arrive while the last one is still read. What
+is in its place before the steady state is put there by moves that do not count, and so is what is fetched after it.
 """
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from fusiond_transfer.analysis.cells import Cell, KernelCall, Move, Op, Script, Staging
+from fusiond_transfer.analysis.cells import KernelCall, Move, Op, Script, Staging, needed
 from fusiond_transfer.analysis.schedule import Message, Schedule
 from fusiond_transfer.frontend.graph import Graph, GraphKernel
 
@@ -58,23 +59,15 @@ def looped(schedule: Schedule) -> Script:
     order = tuple(name for each in arenas for name in each)
     first, last = [*_into_the_loop(graph, turns)], [*_out_of_the_loop(graph, turns)]
     host, device = _sides_of_a_loop(graph, turns, order, (*first, *last))
-    calls = tuple(_turned(kernel, turn) for turn in range(graph.iterations) for kernel in graph.kernels)
-    like = {cell: vector for vector in graph.vectors for cell in turns.cells(vector.name)}
-    cells = tuple(
-        Cell(
-            name=name,
-            like=vector,
-            host=name in host,
-            device=name in device,
-            input=name in graph.inputs,
-            output=name in graph.outputs,
-        )
-        for name, vector in like.items()
-        if name in host or name in device
+    calls = tuple(
+        dataclasses.replace(each, name=f"{each.name}_i{turn}", origin=each.name)
+        for turn in range(graph.iterations)
+        for each in graph.kernels
     )
+    like = {cell: vector for vector in graph.vectors for cell in turns.cells(vector.name)}
     return Script(
         graph=graph,
-        cells=cells,
+        cells=needed(graph, like, host, device),
         order=order,
         arenas=arenas,
         ops=(*first, *_iterations(schedule, turns, calls), *last),
@@ -90,12 +83,8 @@ def _iterations(schedule: Schedule, turns: _Turns, calls: Sequence[GraphKernel])
         turn, k = divmod(number, turns.count)
         yield from _turn_moves(schedule, turns, turn, k, up=True)
         reads, writes = (tuple(turns.cell(name, turn) for name in names) for names in (made.reads, made.writes))
-        yield KernelCall(name=made.name, kernel=made, reads=reads, writes=writes)
+        yield KernelCall(kernel=made, reads=reads, writes=writes)
         yield from _turn_moves(schedule, turns, turn, k, up=False)
-
-
-def _turned(kernel: GraphKernel, turn: int) -> GraphKernel:
-    return dataclasses.replace(kernel, name=f"{kernel.name}_i{turn}", origin=kernel.name)
 
 
 def _into_the_loop(graph: Graph, turns: _Turns) -> Iterator[Op]:

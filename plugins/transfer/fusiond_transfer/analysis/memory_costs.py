@@ -1,20 +1,19 @@
 """The cost of vectors in one memory for both sides (`mapped_or_managed`).
 
-    prefetch    as a message: startup and bytes, measured at the sizes of copies. Not measured: as a pinned copy
-    mapped      a kernel whose operands are mapped takes another time, which depends on how it uses them: so each is
-                measured with just those operands mapped that a choice maps. Not measured: what the kernel takes, and
-                each byte of these operands once over the link, at the speed of pinned copies
-
-A kernel that is measured by itself finds its managed operands where it wants them, as behind a prefetch; where pages go
-back and forth (`managed: all`), the prefetches of both ways are all that this counts.
+A prefetch costs as a message does. A kernel whose operands are mapped takes another time, which depends on how it uses
+them: so each is measured with just those operands mapped that a choice maps. One that is measured by itself finds its
+managed operands where it wants them, as behind a prefetch; where pages go back and forth (`managed: all`), the
+prefetches of both ways are all that this counts.
 """
 
+import functools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fusiond.model.program import Memory
 from fusiond.strategy import Answers
 from fusiond_transfer.analysis import cost, mapped_or_managed
-from fusiond_transfer.analysis.cost import GraphCosts, OneMemoryCosts, Points
+from fusiond_transfer.analysis.cost import GraphCosts, Points
 from fusiond_transfer.frontend.graph import MANAGED, MAPPED, Graph, GraphKernel
 
 MOST_VARIANTS = 16  #: Different kernels with mapped operands that are measured; the others are assumed
@@ -45,14 +44,14 @@ def variants(graph: Graph) -> Iterator[tuple[GraphKernel, frozenset[str], str]]:
                 yield kernel, own, key
 
 
-def shared(graph: Graph, costs: GraphCosts, answers: Answers, *, mapped: str, managed: str) -> OneMemoryCosts | None:
-    """What these choices cost, beside what all is copied costs; None where they leave everything copied."""
+def shared(graph: Graph, costs: GraphCosts, answers: Answers, *, mapped: str, managed: str) -> GraphCosts:
+    """The costs with these choices; the same where they leave everything copied."""
     mapped_there = mapped_or_managed.choices(graph, MAPPED)[mapped]
     managed_there = mapped_or_managed.choices(graph, MANAGED)[managed]
     if not mapped_there and not managed_there:
-        return None
-    kernels: dict[str, float] = {}
-    wanted = missing = 0
+        return costs
+    kernels = dict(costs.kernels)
+    wanted, missing = costs.wanted, costs.missing
     for kernel in graph.kernels:
         own = mapped_there & {*kernel.reads, *kernel.writes}
         if not kernel.device or not own:
@@ -63,16 +62,15 @@ def shared(graph: Graph, costs: GraphCosts, answers: Answers, *, mapped: str, ma
             kernels[kernel.name] = float(time_us)
         else:
             missing += 1
-            kernels[kernel.name] = costs.kernels[kernel.name] + _over_the_link_us(graph, kernel, own, costs)
+            kernels[kernel.name] += _over_the_link_us(graph, kernel, own, costs)
     prefetches: dict[bool, Points] = {}
     for up in (True, False) if managed_there else ():
-        asked = ((size, answers.get(prefetch_key(up, size))) for size in cost.SIZES)
-        points = tuple((size, float(time_us)) for size, time_us in asked if isinstance(time_us, float | int))
+        points = cost.measured_points(functools.partial(prefetch_key, up), answers)
         wanted += len(cost.SIZES)
         missing += len(cost.SIZES) - len(points)
         prefetches[up] = points if len(points) > 1 else costs.messages[up, Memory.PINNED]
-    return OneMemoryCosts(
-        mapped=mapped_there, managed=managed_there, kernels=kernels, prefetches=prefetches, wanted=wanted,
+    return replace(
+        costs, mapped=mapped_there, managed=managed_there, kernels=kernels, prefetches=prefetches, wanted=wanted,
         missing=missing,
     )  # fmt: skip
 

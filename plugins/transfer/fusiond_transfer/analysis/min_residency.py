@@ -10,55 +10,43 @@ be followed by p if no interval lies between them.
     uploads      sum over v of bytes(v) * (last use - point + 1)
     downloads    sum over v of bytes(v) * max(0, point - last use), beside what lies there in any case
 
-Above MOST_WORK steps the points of the plain greedy are taken, and nothing is claimed.
+Above MOST_WORK steps there is no answer.
 """
 
 import bisect
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from fusiond_transfer.analysis.interval_stabbing import stab, stab_early
+from fusiond_transfer.analysis.interval_stabbing import Stabbing, stab
 from fusiond_transfer.analysis.intervals import Crossing
 
 MOST_WORK = 3_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MinResidency:
-    points: tuple[int, ...]
-    proven: bool  #: Nothing with as few messages has less bytes x slots
-
-
-def uploads(intervals: Sequence[Crossing]) -> MinResidency:
-    """The points of the tightest uploads."""
-    ends = sorted({each.latest for each in intervals})
-    windows = _windows(intervals, ends)
+def uploads(intervals: Sequence[Crossing]) -> Stabbing | None:
+    """The points of the tightest uploads; None where that is too much work."""
+    windows = _windows(intervals, sorted({each.latest for each in intervals}))
     if _work(windows) > MOST_WORK:
-        return MinResidency(points=stab(intervals).points, proven=False)
+        return None
     by_end = sorted(intervals, key=lambda each: each.latest)
     slots = [each.latest for each in by_end]
     weights = [0, *itertools.accumulate(each.size_bytes for each in by_end)]
 
-    def below(slot: int) -> int:
-        """Bytes of the vectors whose interval ends before a slot."""
-        return weights[bisect.bisect_left(slots, slot)]
-
     def gained(q: int, p: int | None) -> int:
         """Bytes x slots that are saved by the vectors that cross at q, when the next point is p."""
-        return q * ((weights[-1] if p is None else below(p)) - below(q))
+        behind = weights[-1] if p is None else weights[bisect.bisect_left(slots, p)]
+        return q * (behind - weights[bisect.bisect_left(slots, q)])
 
-    return MinResidency(points=_best(intervals, windows, gained), proven=True)
+    return Stabbing(points=_best(intervals, windows, gained), witnesses=())
 
 
-def downloads(intervals: Sequence[Crossing]) -> MinResidency:
-    """The points of the tightest downloads."""
-    begins = sorted({each.earliest for each in intervals})
-    windows = _windows(intervals, begins)
+def downloads(intervals: Sequence[Crossing]) -> Stabbing | None:
+    """The points of the tightest downloads; None where that is too much work."""
+    windows = _windows(intervals, sorted({each.earliest for each in intervals}))
     if _work(windows) * max(1, len(intervals) // max(1, len(windows))) > MOST_WORK:
-        return MinResidency(points=stab(intervals).points, proven=False)
+        return None
     # Seen from the end, a download is an upload: slots count backwards.
-    flipped = [each._replace(earliest=-each.latest, latest=-each.earliest) for each in intervals]
+    flipped = _flipped(intervals)
     windows = [[-slot for slot in reversed(window)] for window in reversed(windows)]
     by_end = sorted(flipped, key=lambda each: each.latest)
     slots = [each.latest for each in by_end]
@@ -67,7 +55,8 @@ def downloads(intervals: Sequence[Crossing]) -> MinResidency:
         first, last = bisect.bisect_left(slots, q), len(slots) if p is None else bisect.bisect_left(slots, p)
         return -sum(each.size_bytes * max(0, -q - each.last_use) for each in by_end[first:last])
 
-    return MinResidency(points=tuple(-point for point in reversed(_best(flipped, windows, gained))), proven=True)
+    points = tuple(-point for point in reversed(_best(flipped, windows, gained)))
+    return Stabbing(points=points, witnesses=())
 
 
 def byte_slots(crossings: Sequence[Crossing], slots: Sequence[int]) -> int:
@@ -83,10 +72,15 @@ def byte_slots(crossings: Sequence[Crossing], slots: Sequence[int]) -> int:
 
 def _windows(intervals: Sequence[Crossing], candidates: list[int]) -> list[list[int]]:
     """For each point of a least set the candidates that it can be."""
-    pairs = zip(stab_early(intervals), stab(intervals).points, strict=True)
+    early = (-point for point in reversed(stab(_flipped(intervals)).points))
+    pairs = zip(early, stab(intervals).points, strict=True)
     return [
         candidates[bisect.bisect_left(candidates, low) : bisect.bisect_right(candidates, high)] for low, high in pairs
     ]
+
+
+def _flipped(intervals: Sequence[Crossing]) -> list[Crossing]:
+    return [each._replace(earliest=-each.latest, latest=-each.earliest) for each in intervals]
 
 
 def _work(windows: Sequence[Sequence[int]]) -> int:

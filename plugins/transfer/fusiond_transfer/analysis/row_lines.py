@@ -33,39 +33,22 @@ class OnLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallOnLine:
-    how: RowWise
-    on: OnLine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RowLine:
     """`bounds`: where a cell or a call begins or ends, in order."""
 
     cells: Mapping[str, OnLine]
-    calls: Mapping[str, CallOnLine]
+    calls: Mapping[str, tuple[RowWise, OnLine]]
     bounds: tuple[int, ...]
     uneven: bool  #: Rows are declared in two ways, or do not come out even: it is not cut
     equal: tuple[int, ...]  #: Numbers that are equal at these sizes and written in two ways
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
-    lines: tuple[RowLine, ...]
-    apart: Mapping[str, str]  #: Kernel -> why its rows do not meet those of the others
-
-
-def cell_of(call: KernelCall) -> Mapping[str, str]:
-    """Vector -> the cell that is its kernel's operand in a call."""
-    pairs = (*zip(call.kernel.reads, call.reads, strict=True), *zip(call.kernel.writes, call.writes, strict=True))
-    return dict(pairs)
-
-
 def row_wise_kernels(graph: Graph) -> Mapping[str, RowWise | str]:
     """Kernel -> how it can be cut, or why it cannot."""
-    if "row_wise" in graph.derived:
-        kept: Mapping[str, RowWise | str] = graph.derived["row_wise"]
-        return kept
+    return graph.kept("row_wise", _row_wise_kernels)
+
+
+def _row_wise_kernels(graph: Graph) -> Mapping[str, RowWise | str]:
     known: dict[tuple[object, ...], RowWise | str] = {}
     found: dict[str, RowWise | str] = {}
     for kernel in graph.kernels:
@@ -73,12 +56,12 @@ def row_wise_kernels(graph: Graph) -> Mapping[str, RowWise | str]:
         if key not in known:
             known[key] = row_wise(graph, kernel)
         found[kernel.name] = known[key]
-    graph.derived["row_wise"] = found
     return found
 
 
-def lines(script: Script) -> Lines:
-    """The lines of a script, in the order of their first calls."""
+def lines(script: Script) -> tuple[list[RowLine], Mapping[str, str]]:
+    """The lines of a script, in the order of their first calls; and kernel -> why its rows do not meet those of the
+    others."""
     waiting = _calls(script)
     touching: dict[str, list[_Call]] = {}
     for call in waiting:
@@ -105,7 +88,7 @@ def lines(script: Script) -> Lines:
             open_ += (other for each in call.operands for other in touching[each.home] if other.call.name not in done)
         if line.calls:
             found.append((min(number[name] for name in line.calls), _finished(line, waiting, script)))
-    return Lines(lines=tuple(line for _, line in sorted(found, key=lambda each: each[0])), apart=apart)
+    return [line for _, line in sorted(found, key=lambda each: each[0])], apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +120,7 @@ class _Growing:
     def __init__(self, seed: _Call) -> None:
         self.placed: dict[str, tuple[int, int]] = {}
         self.by: dict[str, str] = {}
-        self.calls: dict[str, CallOnLine] = {}
+        self.calls: dict[str, tuple[RowWise, OnLine]] = {}
         self.equal: list[tuple[int, int]] = []
         self.declared: set[str] = set()
         self.rows = seed.how.rows
@@ -176,9 +159,8 @@ class _Growing:
         self.placed |= new
         self.by |= dict.fromkeys(new, call.name)
         self.equal += equal
-        self.calls[call.call.name] = CallOnLine(
-            how=call.how, on=OnLine(first=start, end=start + rows, width=1 if call.how.declared else own)
-        )
+        on = OnLine(first=start, end=start + rows, width=1 if call.how.declared else own)
+        self.calls[call.call.name] = call.how, on
         return None
 
 
@@ -190,11 +172,10 @@ def _calls(script: Script) -> list[_Call]:
         how = ways[op.kernel.origin or op.kernel.name] if isinstance(op, KernelCall) else ""
         if not isinstance(op, KernelCall) or isinstance(how, str):
             continue
-        cells = cell_of(op)
         operands = []
         for name in how.split:
-            own = tuple(cells[each] for each in graph.pieces.get(name, (name,)))
-            home, first = script.homes.get(own[0], (own[0], 0))
+            own = op.cells(graph, name)
+            home, first = graph.homes.get(own[0], (own[0], 0))
             operands.append(_Operand(name, home, first, graph.operand(name).elements, own))
         found.append(_Call(op, how, tuple(operands)))
     return found
@@ -219,7 +200,7 @@ def _finished(line: _Growing, calls: Sequence[_Call], script: Script) -> RowLine
                 own += elements
     bounds: dict[int, int] = {}
     equal = list(line.equal)
-    for on in (*(call.on for call in line.calls.values()), *cells.values()):
+    for on in (*(on for _, on in line.calls.values()), *cells.values()):
         for bound in (on.first, on.end):
             equal.append((bounds.setdefault(int(bound), bound), bound))
 
@@ -229,7 +210,7 @@ def _finished(line: _Growing, calls: Sequence[_Call], script: Script) -> RowLine
     sizes = dict(script.graph.sizes)
     return RowLine(
         cells={name: on_bounds(on) for name, on in cells.items()},
-        calls={name: replace(call, on=on_bounds(call.on)) for name, call in line.calls.items()},
+        calls={name: (how, on_bounds(on)) for name, (how, on) in line.calls.items()},
         bounds=tuple(bounds[each] for each in sorted(bounds)),
         uneven=uneven,
         equal=tuple(number for pair in dict.fromkeys(equal) if not _always(*pair, sizes) for number in pair),

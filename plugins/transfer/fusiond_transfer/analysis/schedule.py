@@ -1,12 +1,5 @@
 """From intervals to a schedule: the slot, message and address of every crossing.
 
-    separate        each vector by itself, uploads at their latest slot, downloads after the last use on the device (the
-                    paper's baseline); `separate_early`: each as soon as it can
-    paper_greedy    the paper's heuristic (`heuristic`), and
-    paper_tight     the same with late uploads
-    interval_stabbing   the least number of messages, each vector as early as its points allow
-    min_residency   the same number, data on the device for the least bytes x slots
-
 Where storage is shared in place, vectors are to be neighbours, or the device's memory is limited, the least number of
 points is a lower bound only; then `constrained_stabbing` and `limit` look for the least that is possible.
 """
@@ -14,15 +7,15 @@ points is a lower bound only; then `constrained_stabbing` and `limit` look for t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias
 
-from fusiond_transfer.analysis import heuristic, interval_stabbing, intervals, layout, min_residency
+from fusiond_transfer.analysis import interval_stabbing, layout, min_residency
+from fusiond_transfer.analysis.interval_stabbing import Stabbing
 from fusiond_transfer.analysis.intervals import Crossing
-from fusiond_transfer.frontend.graph import Graph
+from fusiond_transfer.frontend.graph import Graph, Keeping
 
-Kept = TypeVar("Kept")
 GROUPINGS = ("separate", "paper_greedy", "paper_tight", "interval_stabbing", "min_residency", "local_search")
 
 
@@ -38,7 +31,7 @@ class Message:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class Schedule(Keeping):
     """`slots` say when each crossing takes place (in a loop they may lie in the next iteration), `messages` in what
     company, in order of time; `order` is the layout, `arenas` which of its cells would share an allocation."""
 
@@ -51,14 +44,6 @@ class Schedule:
     leaves: tuple[tuple[str, int], ...] = ()
     """(vector, kernel): behind that kernel it is evicted, to come up again (`eviction`)."""
 
-    def kept(self, name: str, make: Callable[[Schedule], Kept]) -> Kept:
-        """What is made of it, once."""
-        held = self.__dict__.setdefault("_kept", {})
-        if name not in held:
-            held[name] = make(self)
-        found: Kept = held[name]
-        return found
-
     @property
     def startups(self) -> int:
         return len(self.messages)
@@ -70,37 +55,32 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Why there cannot be fewer messages: `witnesses` need a point each."""
+    """The fewest points of each direction; their witnesses need a point each."""
 
-    uploads: tuple[Crossing, ...]
-    downloads: tuple[Crossing, ...]
-    up_points: tuple[int, ...]
-    down_points: tuple[int, ...]
-
-    @property
-    def messages(self) -> int:
-        """A number of messages that no schedule goes below."""
-        return len(self.uploads) + len(self.downloads)
+    up: Stabbing
+    down: Stabbing
 
     @property
     def points(self) -> int:
-        return len(self.up_points) + len(self.down_points)
+        return len(self.up.points) + len(self.down.points)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Least:
+    """The fewest messages that were found; `proven`: no schedule has fewer."""
+
+    schedule: Schedule
+    proven: bool
 
 
 def bound(graph: Graph, crossings: Sequence[Crossing]) -> Bound:
     """The points of the fewest messages and their proof. In a loop the points are the proof (all were tried)."""
-    up, down = _directions(crossings)
     period = len(graph.kernels)
-    found = [
+    up, down = (
         interval_stabbing.stab_circle(each, period) if graph.loop else interval_stabbing.stab(each)
-        for each in (up, down)
-    ]
-    return Bound(
-        uploads=found[0].witnesses, downloads=found[1].witnesses, up_points=found[0].points, down_points=found[1].points
+        for each in _directions(crossings)
     )
-
-
-# --- slots ----------------------------------------------------------------------------------------------
+    return Bound(up=up, down=down)
 
 
 def separate(crossings: Sequence[Crossing], *, early: bool) -> tuple[int, ...]:
@@ -110,32 +90,24 @@ def separate(crossings: Sequence[Crossing], *, early: bool) -> tuple[int, ...]:
     return tuple(each.latest if each.up else min(each.latest, max(each.earliest, each.last_use)) for each in crossings)
 
 
-def stabbed(graph: Graph, crossings: Sequence[Crossing], found: Bound) -> tuple[int, ...]:
-    """Each vector at the first point of the fewest that is in its interval."""
+def stabbed(graph: Graph, crossings: Sequence[Crossing], found: Bound, *, tight: bool = False) -> tuple[int, ...]:
+    """Each vector at the first point of the fewest that is in its interval; a `tight` upload at the last."""
     period = len(graph.kernels) if graph.loop else None
+    points = {True: found.up.points, False: found.down.points}
     return tuple(
-        interval_stabbing.chosen(each, found.up_points if each.up else found.down_points, late=False, period=period)
-        for each in crossings
+        interval_stabbing.chosen(each, points[each.up], late=tight and each.up, period=period) for each in crossings
     )
 
 
 def min_resident(graph: Graph, crossings: Sequence[Crossing], found: Bound) -> tuple[tuple[int, ...], bool]:
     """The fewest messages with the least bytes x slots, and whether that is proven (never in a loop)."""
-    if graph.loop:
-        period = len(graph.kernels)
-        return tuple(
-            interval_stabbing.chosen(
-                each, found.up_points if each.up else found.down_points, late=each.up, period=period
-            )
-            for each in crossings
-        ), False
-    up, down = _directions(crossings)
-    uploads, downloads = min_residency.uploads(up), min_residency.downloads(down)
-    slots = tuple(
-        interval_stabbing.chosen(each, uploads.points if each.up else downloads.points, late=each.up)
-        for each in crossings
-    )
-    return slots, uploads.proven and downloads.proven
+    proven = False
+    if not graph.loop:
+        up, down = _directions(crossings)
+        uploads, downloads = min_residency.uploads(up), min_residency.downloads(down)
+        proven = uploads is not None and downloads is not None
+        found = Bound(up=uploads or interval_stabbing.stab(up), down=downloads or interval_stabbing.stab(down))
+    return stabbed(graph, crossings, found, tight=True), proven
 
 
 def _directions(crossings: Sequence[Crossing]) -> tuple[list[Crossing], list[Crossing]]:
@@ -163,21 +135,28 @@ def groups_of(found: Schedule) -> list[MessageGroup]:
     return [(each.slot, each.up, tuple(sorted(number[name] for name in each.vectors))) for each in found.messages]
 
 
+def window(crossings: Sequence[Crossing], numbers: Sequence[int]) -> tuple[int, int]:
+    """The first and the last slot that crossings have in common; the first is behind the last where they have none."""
+    return max(crossings[each].earliest for each in numbers), min(crossings[each].latest for each in numbers)
+
+
 def at_best_slot(crossings: Sequence[Crossing], numbers: Sequence[int]) -> MessageGroup | None:
     """A group at the slot at which it is on the device shortest; None where its members have no slot in common."""
-    members = [crossings[number] for number in numbers]
-    first, last = max(each.earliest for each in members), min(each.latest for each in members)
-    up = members[0].up
+    first, last = window(crossings, numbers)
+    up = crossings[numbers[0]].up
     return None if first > last else (last if up else first, up, tuple(numbers))
 
 
-def grouped(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int]) -> list[MessageGroup]:
-    """All that cross at one slot in one direction, together."""
+def grouped(
+    graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int], *, alone: bool = False
+) -> list[MessageGroup]:
+    """All that cross at one slot in one direction, together; or each of them `alone`."""
     period = len(graph.kernels)
-    found: dict[tuple[int, bool], list[int]] = {}
+    found: dict[tuple[int, bool, int], list[int]] = {}
     for number, (each, slot) in enumerate(zip(crossings, slots, strict=True)):
-        found.setdefault((slot % period if graph.loop else slot, each.up), []).append(number)
-    return [(slot, up, tuple(numbers)) for (slot, up), numbers in found.items()]
+        key = slot % period if graph.loop else slot, each.up, number if alone else 0
+        found.setdefault(key, []).append(number)
+    return [(slot, up, tuple(numbers)) for (slot, up, _), numbers in found.items()]
 
 
 def scheduled(
@@ -198,106 +177,87 @@ def scheduled(
         key=lambda each: (2 * each[0] + (0 if each[1] else 1), each[2]),
     )
     if order is None and not graph.shares_storage and not graph.adjacent:
-        return _disjoint(graph, crossings, slots, timed)
-    cell = graph.cell
-    names = [[cell[crossings[number].vector] for number in numbers] for _, _, numbers in timed]
-    if order is None:
-        order = layout.laid_out(names, graph.neighbours).order
-    position = {name: index for index, name in enumerate(order)}
-    lives = _Lives(graph, crossings, slots)
-    messages: list[Message] = []
-    for (slot, up, numbers), group in zip(timed, names, strict=True):
-        vectors = {cell[crossings[number].vector]: crossings[number].vector for number in numbers}
-        runs = layout.runs(position, group)
-        messages += _messages((slot, up), vectors, runs, order, position, lives, worth)
+        messages, order, arenas = _disjoint(graph, crossings, timed)
+    else:
+        messages, order, arenas = _layout(graph, crossings, slots, timed, order, worth)
     return Schedule(
         graph=graph,
         crossings=tuple(crossings),
         slots=tuple(slots),
         messages=tuple(messages),
         order=tuple(order),
-        arenas=_arenas(order, messages, cell),
+        arenas=tuple(arenas),
     )
 
 
-def _disjoint(
-    graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int], timed: Sequence[MessageGroup]
-) -> Schedule:
+_Placed: TypeAlias = tuple[list[Message], Sequence[str], Iterable[tuple[str, ...]]]
+"""Messages, the cells in memory order, and which of them have to be in one allocation as they are in one message."""
+
+
+def _disjoint(graph: Graph, crossings: Sequence[Crossing], timed: Sequence[MessageGroup]) -> _Placed:
     """Every vector has a cell to itself and crosses once: the groups are the messages, laid out one after the other."""
-    names = [tuple(crossings[number].vector for number in numbers) for _, _, numbers in timed]
-    messages = tuple(
-        Message(slot=slot, up=up, vectors=group) for (slot, up, _), group in zip(timed, names, strict=True)
-    )
-    if graph.placed:
-        cell = graph.cell
-        names = [tuple(cell[name] for name in group) for group in names]
-    return Schedule(
-        graph=graph,
-        crossings=tuple(crossings),
-        slots=tuple(slots),
-        messages=messages,
-        order=tuple(dict.fromkeys(itertools.chain.from_iterable(names))),
-        arenas=tuple(dict.fromkeys(names)),
-    )
-
-
-def alone(graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int]) -> Schedule:
-    """Every vector in a message of its own."""
-    period = len(graph.kernels)
-    groups = [
-        (slot % period if graph.loop else slot, each.up, (number,))
-        for number, (each, slot) in enumerate(zip(crossings, slots, strict=True))
+    messages = [
+        Message(slot=slot, up=up, vectors=tuple(crossings[number].vector for number in numbers))
+        for slot, up, numbers in timed
     ]
-    return scheduled(graph, crossings, slots, groups)
+    groups = [each.vectors for each in messages]
+    if graph.placed:
+        groups = [tuple(graph.cell[name] for name in group) for group in groups]
+    return messages, tuple(dict.fromkeys(itertools.chain.from_iterable(groups))), dict.fromkeys(groups)
 
 
-def _messages(
-    key: tuple[int, bool],
-    vectors: Mapping[str, str],
-    runs: Sequence[Sequence[str]],
-    order: Sequence[str],
-    position: Mapping[str, int],
-    lives: _Lives,
+def _layout(
+    graph: Graph,
+    crossings: Sequence[Crossing],
+    slots: Sequence[int],
+    timed: Sequence[MessageGroup],
+    order: Sequence[str] | None,
     worth: Callable[[bool, int], bool],
-) -> list[Message]:
-    """The messages of a group: its runs, joined where what lies between may be copied too."""
-    slot, up = key
-    joined: list[tuple[list[str], list[str]]] = []
-    for run in runs:
-        if joined:
-            between = order[position[joined[-1][0][-1]] + 1 : position[run[0]]]
-            harmless = all(lives.harmless(name, slot, up=up) for name in between)
-            if harmless and worth(up, sum(lives.size_bytes[name] for name in between)):
+) -> _Placed:
+    """Cells that are in several groups: the messages of a group are its runs, joined where what lies between may be
+    copied too."""
+    cell = graph.cell
+    groups = [{cell[crossings[number].vector]: crossings[number].vector for number in each[2]} for each in timed]
+    if order is None:
+        order = layout.laid_out([tuple(each) for each in groups], graph.neighbours)
+    position = {name: index for index, name in enumerate(order)}
+    lives = _Lives(graph, crossings, slots)
+    messages: list[Message] = []
+    for (slot, up, _), vectors in zip(timed, groups, strict=True):
+        joined: list[tuple[list[str], list[str]]] = []
+        in_order = sorted(vectors, key=position.__getitem__)
+        for run in layout.runs(in_order, lambda a, b: position[b] == position[a] + 1):
+            between = order[position[joined[-1][0][-1]] + 1 : position[run[0]]] if joined else ()
+            harmless = joined and all(lives.harmless(name, slot, up=up) for name in between)
+            if harmless and worth(up, sum(graph.members[name][0].size_bytes for name in between)):
                 joined[-1][0].extend(run)
                 joined[-1][1].extend(between)
-                continue
-        joined.append((list(run), []))
-    return [
-        Message(slot=slot, up=up, vectors=tuple(vectors[name] for name in cells), filler=tuple(filler))
-        for cells, filler in joined
-    ]
+            else:
+                joined.append((list(run), []))
+        messages += [
+            Message(slot=slot, up=up, vectors=tuple(vectors[name] for name in cells), filler=tuple(filler))
+            for cells, filler in joined
+        ]
+    together = [(*(cell[name] for name in each.vectors), *each.filler) for each in messages]
+    return messages, order, layout.joined(order, together)
 
 
-def _arenas(order: Sequence[str], messages: Sequence[Message], cell: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Cells that have to be in one allocation because they are in one message, in memory order."""
-    return tuple(layout.joined(order, [(*(cell[name] for name in each.vectors), *each.filler) for each in messages]))
+def alone(graph: Graph, crossings: Sequence[Crossing], *, early: bool) -> Schedule:
+    """Every vector in a message of its own."""
+    slots = separate(crossings, early=early)
+    return scheduled(graph, crossings, slots, grouped(graph, crossings, slots, alone=True))
 
 
 class _Lives:
     """When a cell holds something on either side that somebody still wants."""
 
     def __init__(self, graph: Graph, crossings: Sequence[Crossing], slots: Sequence[int]) -> None:
-        self.size_bytes = {graph.cell[each.name]: each.size_bytes for each in graph.vectors}
         self._graph = graph
-        self._members: dict[str, list[str]] = {}
         self._slot = {each.vector: (each, slot) for each, slot in zip(crossings, slots, strict=True)}
 
     def harmless(self, name: str, slot: int, *, up: bool) -> bool:
         """Whether a message may overwrite a cell at its target. In a loop: only what never holds anything there."""
-        if not self._members:
-            for vector, cell in self._graph.cell.items():
-                self._members.setdefault(cell, []).append(vector)
-        return all(self._dead(vector, slot, up=up) for vector in self._members[name])
+        return all(self._dead(each.name, slot, up=up) for each in self._graph.members[name])
 
     def _dead(self, vector: str, slot: int, *, up: bool) -> bool:
         graph = self._graph
@@ -316,22 +276,3 @@ class _Lives:
         if there:
             return made is not None and vector not in graph.outputs and made > slot  # an input stays as it is
         return crossing is None or at > slot
-
-
-# --- groupings -----------------------------------------------------------------------------------------
-
-
-def build(graph: Graph, grouping: str, *, early: bool = False) -> Schedule:
-    """The schedule of a grouping that needs no costs. ValueError for an unknown one."""
-    found = intervals.crossings(graph)
-    if grouping == "separate":
-        return alone(graph, found, separate(found, early=early))
-    if grouping in ("paper_greedy", "paper_tight"):
-        way = heuristic.search(graph, found, tight=grouping == "paper_tight")
-        return scheduled(graph, found, way.slots)
-    least = bound(graph, found)
-    if grouping == "interval_stabbing":
-        return scheduled(graph, found, stabbed(graph, found, least))
-    if grouping == "min_residency":
-        return scheduled(graph, found, min_resident(graph, found, least)[0])
-    raise ValueError(f"unknown grouping {grouping!r}")

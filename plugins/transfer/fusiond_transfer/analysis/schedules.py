@@ -4,40 +4,17 @@ What holds of them is a list of claims: which are proven least, and which assump
 """
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+import functools
 
 from fusiond.model.english import counted
 from fusiond.model.program import Memory
-from fusiond_transfer.analysis import (
-    cost,
-    eviction,
-    heuristic,
-    intervals,
-    limit,
-    limited_cells,
-    local_search,
-    mapped_or_managed,
-    order,
-    schedule,
-)
+from fusiond_transfer.analysis import eviction, heuristic, intervals, limit, local_search, mapped_or_managed, schedule
 from fusiond_transfer.analysis.constrained_stabbing import constrained
+from fusiond_transfer.analysis.cost import GraphCosts
 from fusiond_transfer.analysis.eviction import Residency
-from fusiond_transfer.analysis.intervals import Crossing
-from fusiond_transfer.analysis.limit import Fitting
-from fusiond_transfer.analysis.schedule import Bound, Schedule
+from fusiond_transfer.analysis.schedule import Bound, Least, Schedule
 from fusiond_transfer.analysis.script import script
 from fusiond_transfer.frontend.graph import Graph
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Least:
-    """The fewest messages that were found. `lower_bound` is what no schedule goes below; `proven`: neither does this
-    one."""
-
-    schedule: Schedule
-    lower_bound: int
-    proven: bool
 
 
 class Schedules:
@@ -45,7 +22,7 @@ class Schedules:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.crossings: tuple[Crossing, ...] = intervals.crossings(graph)
+        self._once = self.crossings = intervals.crossings(graph)
         self.bound: Bound = schedule.bound(graph, self.crossings)
         """Of the vectors that cross in any case: what evictions cost comes on top."""
         self.evictions: Residency | None = None
@@ -56,9 +33,6 @@ class Schedules:
             self.crossings, self._leaves = eviction.crossings_with(graph, self.crossings, found)
         self._kept: dict[str, Schedule] = {}
         self._fast: dict[tuple[object, ...], Schedule] = {}
-        self._fitting: Fitting | None = None
-        self._least: Least | None = None
-        self._min_residency_proven = False
 
     @property
     def has_paper(self) -> bool:
@@ -72,48 +46,32 @@ class Schedules:
 
     @property
     def cells_limited(self) -> bool:
-        """A limit where cells are shared, or their neighbours given (`limited_cells`)."""
+        """A limit where cells are shared, or their neighbours given (`limit`)."""
         graph = self.graph
         return graph.limit_bytes is not None and bool(graph.shares_storage or graph.adjacent)
 
-    @property
+    @functools.cached_property
     def peak_bytes(self) -> int:
         """What the fewest messages have on the device at a time; only under a limit."""
-        if self.limited:
-            return self.fitting().peak_bytes
-        return limited_cells.peak_bytes(script(self.least().schedule))
+        return limit.peak_bytes(script(self.least.schedule))
 
-    def fitting(self) -> Fitting:
-        """The fewest groups under the limit; only where `limited`."""
-        if self._fitting is None:
-            self._fitting = limit.fitting(
-                self.graph, self.crossings, self.bound.points, self.evictions.split if self.evictions else frozenset()
-            )
-        return self._fitting
-
+    @functools.cached_property
     def least(self) -> Least:
         """The fewest messages, and what is proven of them."""
-        if self._least is None:
-            self._least = self._found()
-        return self._least
-
-    def _found(self) -> Least:
-        bound = self.bound.points
+        graph, crossings, bound = self.graph, self.crossings, self.bound.points
         if self.limited:
-            fits = self.fitting()
-            at = schedule.slots_of(fits.groups, len(self.crossings))
-            found = schedule.scheduled(self.graph, self.crossings, at, fits.groups)
+            split = self.evictions.split if self.evictions else frozenset()
+            groups, fewest = limit.fitting(graph, crossings, bound, split)
+            found = schedule.scheduled(graph, crossings, schedule.slots_of(groups, len(crossings)), groups)
             found = dataclasses.replace(found, leaves=self._leaves)
-            proven = fits.least and (self.evictions is None or found.startups == bound)
-            return Least(schedule=found, lower_bound=bound, proven=proven)
+            return Least(schedule=found, proven=fewest and (self.evictions is None or found.startups == bound))
         if self.cells_limited:
-            found = limited_cells.joined(self.graph, self.crossings, self._leaves, self._alone())
-            return Least(schedule=found, lower_bound=bound, proven=found.startups == bound)
-        slots = schedule.stabbed(self.graph, self.crossings, self.bound)
-        if self.graph.shares_storage or self.graph.adjacent:
-            best = constrained(self.graph, self.crossings, slots, bound)
-            return Least(schedule=best.schedule, lower_bound=bound, proven=best.least)
-        return Least(schedule=schedule.scheduled(self.graph, self.crossings, slots), lower_bound=bound, proven=True)
+            found = limit.joined(graph, crossings, self._leaves, self._alone())
+            return Least(schedule=found, proven=found.startups == bound)
+        slots = schedule.stabbed(graph, crossings, self.bound)
+        if graph.shares_storage or graph.adjacent:
+            return constrained(graph, crossings, slots, bound)
+        return Least(schedule=schedule.scheduled(graph, crossings, slots), proven=True)
 
     def _alone(self) -> frozenset[str]:
         """What lies in a cell that is evicted."""
@@ -123,75 +81,56 @@ class Schedules:
 
     def separate(self, *, early: bool) -> Schedule:
         """Every vector by itself."""
-        name = "separate_early" if early else "separate"
-        if name not in self._kept:
-            if self.cells_limited and not (early and self.evictions):
-                self._kept[name] = limited_cells.separate(self.graph, self.crossings, self._leaves, early=early)
-            elif self.evictions is None or early:
-                self._kept[name] = schedule.build(self.graph, "separate", early=early)
-            else:
-                slots = schedule.separate(self.crossings, early=False)
-                found = schedule.alone(self.graph, self.crossings, slots)
-                self._kept[name] = dataclasses.replace(found, leaves=self._leaves)
-        return self._kept[name]
+        return self.grouping("separate_early" if early else "separate")
 
     def grouping(self, name: str) -> Schedule:
         """A grouping of `schedule.GROUPINGS` that needs no costs: any but `local_search`."""
-        if name == "separate":
-            return self.separate(early=False)
         if name == "interval_stabbing":
-            return self.least().schedule
+            return self.least.schedule
+        if name == "min_residency":
+            return self.min_residency.schedule
         if name not in self._kept:
-            self._kept[name] = self._min_residency() if name == "min_residency" else schedule.build(self.graph, name)
+            self._kept[name] = self._made(name)
         return self._kept[name]
 
-    def _min_residency(self) -> Schedule:
-        """As few messages, and the least bytes x slots; where the layout or a limit decides, the fewest themselves."""
-        if self.graph.limit_bytes is not None:
-            return self.least().schedule  # its groups are at their tightest slots already
-        slots, proven = schedule.min_resident(self.graph, self.crossings, self.bound)
-        found = schedule.scheduled(self.graph, self.crossings, slots)
-        if found.startups > self.least().schedule.startups:
-            return self.least().schedule
-        self._min_residency_proven = proven and self.least().proven and found.startups == self.bound.points
-        return found
+    def _made(self, name: str) -> Schedule:
+        if name in ("paper_greedy", "paper_tight"):
+            way = heuristic.search(self.graph, self._once, tight=name == "paper_tight")
+            return schedule.scheduled(self.graph, self._once, way.slots)
+        early = name == "separate_early"
+        if early and self.evictions:  # nobody leaves there: that does not fit
+            return schedule.alone(self.graph, self._once, early=True)
+        return limit.separate(self.graph, self.crossings, self._leaves, early=early)
 
-    @property
-    def min_residency_proven(self) -> bool:
-        """Whether `min_residency` is known to keep the least bytes x slots among all with as few messages."""
-        self.grouping("min_residency")
-        return self._min_residency_proven
+    @functools.cached_property
+    def min_residency(self) -> Least:
+        """As few messages, and the least bytes x slots, where that is proven; else where a limit decides, the fewest
+        themselves."""
+        if self.graph.limit_bytes is None:  # whose groups are at their tightest slots already
+            slots, proven = schedule.min_resident(self.graph, self.crossings, self.bound)
+            found = schedule.scheduled(self.graph, self.crossings, slots)
+            if found.startups <= self.least.schedule.startups:
+                proven = proven and self.least.proven and found.startups == self.bound.points
+                return Least(schedule=found, proven=proven)
+        return Least(schedule=self.least.schedule, proven=False)
 
-    def fast(
-        self,
-        costs: cost.GraphCosts,
-        known: str,
-        *,
-        memory: Memory,
-        overlapped: bool,
-        shared: cost.OneMemoryCosts | None = None,
-    ) -> Schedule:
-        """The fastest by the costs, with so much in one memory; `known` names the costs."""
+    def fast(self, costs: GraphCosts, known: str, *, memory: Memory, overlapped: bool) -> Schedule:
+        """The fastest by the costs; `known` names the answers that they are of."""
         if self.evictions is not None or self.cells_limited:
-            return self.least().schedule
-        key = (memory, overlapped, known, shared and (shared.mapped, shared.managed))
+            return self.least.schedule
+        key = (memory, overlapped, known, costs.mapped, costs.managed)
         if key not in self._fast:
             names = ["interval_stabbing", "min_residency", *(("paper_greedy", "paper_tight") if self.has_paper else ())]
             starts = [self.grouping(name) for name in names]
             starts += [self.separate(early=early) for early in (True, False)]
-            starts = [each for each in starts if self._fits(each)] or starts
-            found = local_search.local_search(
-                self.graph, self.crossings, starts, costs, memory=memory, overlapped=overlapped, shared=shared
+            if self.limited:  # a quick look: the limit itself is enforced on the Program
+                there = limit.ResidentBytes(self.graph, self.crossings)
+                fitting = [each for each in starts if there.peak(schedule.groups_of(each)) <= there.limit_bytes]
+                starts = fitting or starts
+            self._fast[key] = local_search.local_search(
+                self.graph, self.crossings, starts, costs, memory=memory, overlapped=overlapped
             )
-            self._fast[key] = found.schedule
         return self._fast[key]
-
-    def _fits(self, found: Schedule) -> bool:
-        """A quick look: the limit itself is enforced on the Program."""
-        if not self.limited or self.graph.limit_bytes is None:
-            return True
-        memory = limit.ResidentBytes(self.graph, self.crossings)
-        return memory.peak(schedule.groups_of(found)) <= self.graph.limit_bytes
 
 
 def reordered(schedules: Schedules) -> Schedules | None:
@@ -199,13 +138,50 @@ def reordered(schedules: Schedules) -> Schedules | None:
     graph = schedules.graph
     if graph.loop or graph.shares_storage or graph.limit_bytes is not None:
         return None
-    other = Schedules(order.by_levels(graph))
-    return other if other.least().schedule.startups < schedules.least().schedule.startups else None
+    other = Schedules(by_levels(graph))
+    return other if other.least.schedule.startups < schedules.least.schedule.startups else None
+
+
+def by_levels(graph: Graph) -> Graph:
+    """The graph in the order of levels: the number of changes of side on the longest path that leads to a kernel (even
+    on the host, odd on the device). So all that one side can do by then is done before the other goes on, and what
+    crosses between two levels crosses in one message."""
+    level: list[int] = []
+    for kernel in graph.kernels:
+        side = 1 if kernel.device else 0
+        before = [graph.producer[name] for name in kernel.reads if name in graph.producer]
+        least = max((level[k] for k in before), default=side)
+        level.append(least if least % 2 == side else least + 1)
+    order = sorted(range(len(level)), key=level.__getitem__)
+    return dataclasses.replace(graph, kernels=tuple(graph.kernels[k] for k in order))
+
+
+def bound_of_any_order(graph: Graph) -> int:
+    """Messages that no order of the kernels goes below: the most crossings of each direction on one path, each of which
+    ends before the next begins, added up."""
+    return _longest(graph, up=True) + _longest(graph, up=False)
+
+
+def _longest(graph: Graph, *, up: bool) -> int:
+    """The most crossings in a direction on a path from an input to an output."""
+    best: list[int] = []
+    for kernel in graph.kernels:
+        most = 0
+        for name in kernel.reads:
+            made = graph.producer.get(name)
+            from_device = name in graph.placed if made is None else graph.kernels[made].device
+            crosses = kernel.device is up and from_device is not up
+            most = max(most, (0 if made is None else best[made]) + (1 if crosses else 0))
+        best.append(most)
+    ends = [*best]
+    if not up:
+        ends += [best[graph.producer[name]] + 1 for name in graph.outputs if graph.kernels[graph.producer[name]].device]
+    return max(ends, default=0)
 
 
 def claims(schedules: Schedules) -> tuple[str, ...]:
     """What is proven, and what is not, one line each."""
-    graph, least = schedules.graph, schedules.least()
+    graph, least = schedules.graph, schedules.least
     found = []
     if graph.loop:
         found.append("a loop: startups are those of one iteration in its steady state")
@@ -230,23 +206,5 @@ def claims(schedules: Schedules) -> tuple[str, ...]:
     if least.proven:
         found.append(f"{messages}: proven to be the fewest in this order of the kernels")
     else:
-        found.append(f"{messages}: not proven to be the fewest; at least {least.lower_bound} needed")
+        found.append(f"{messages}: not proven to be the fewest; at least {schedules.bound.points} needed")
     return tuple(found)
-
-
-def described_costs(costs: cost.GraphCosts) -> str:
-    """Whether costs were measured."""
-    if not costs.missing:
-        return "measured"
-    if costs.missing == costs.wanted:
-        return "not measured"
-    return f"partly measured ({costs.missing} of {costs.wanted} are missing)"
-
-
-def startups_by_memory(costs: cost.GraphCosts) -> Mapping[str, float]:
-    """`up pageable` -> microseconds to begin a message."""
-    return {
-        f"{'up' if up else 'down'} {memory.value}": round(costs.startup_us(up, memory), 3)
-        for up in (True, False)
-        for memory in cost.KINDS
-    }

@@ -1,31 +1,16 @@
 """A schedule as a list of moves and calls over cells, for devices, the simulator and exports.
 
-In a graph without a loop a cell is where a vector lies. A loop is unrolled: a carried vector has two cells that take
-turns, so that the next value can arrive while the last one is still read; what is in its place before the steady state
-is put there by moves that do not count, and so is what is fetched after it.
-
 Where a cell's content on the host changes (shared storage, loops), inputs and outputs are buffers of their own beside
 the cells, copied from and to them outside the count; else the cell itself is the input or output.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator
 
-from fusiond_transfer.analysis import loops
-from fusiond_transfer.analysis.cells import (
-    Cell,
-    Evict,
-    KernelCall,
-    Move,
-    Op,
-    Script,
-    Staging,
-    Whole,
-    with_own_names,
-    with_pieces,
-)
+from fusiond_transfer.analysis import cells, loops
+from fusiond_transfer.analysis.cells import Evict, KernelCall, Move, Op, Script, Staging, needed, with_pieces
 from fusiond_transfer.analysis.schedule import Schedule
-from fusiond_transfer.frontend.graph import Graph, Vector
+from fusiond_transfer.frontend.graph import Graph
 
 
 def script(schedule: Schedule) -> Script:
@@ -34,7 +19,7 @@ def script(schedule: Schedule) -> Script:
 
 
 def _script(schedule: Schedule) -> Script:
-    return with_own_names(loops.looped(schedule) if schedule.graph.loop else _straight(schedule))
+    return cells.with_own_names(loops.looped(schedule) if schedule.graph.loop else _straight(schedule))
 
 
 # --- without a loop -------------------------------------------------------------------------------------
@@ -43,10 +28,7 @@ def _script(schedule: Schedule) -> Script:
 def _straight(schedule: Schedule) -> Script:
     graph = schedule.graph
     cell = graph.cell
-    members: dict[str, list[Vector]] = {}
-    for vector in graph.vectors:
-        members.setdefault(cell[vector.name], []).append(vector)
-    changing = {name for name, vectors in members.items() if len(vectors) > 1}
+    changing = {name for name, vectors in graph.members.items() if len(vectors) > 1}
     inputs = [graph.vector(name) for name in graph.inputs if cell[name] in changing and name not in graph.placed]
     outputs = [graph.vector(name) for name in graph.outputs if cell[name] in changing]
     staged = [graph.vector(name) for name in graph.placed]
@@ -57,9 +39,11 @@ def _straight(schedule: Schedule) -> Script:
             for each in staged]  # fmt: skip
     ops += _in_order(schedule)
     ops += [Staging(name=f"take_{each.name}", buffer=each.name, cell=cell[each.name], into=False) for each in outputs]
+    host, device = _sides(graph, schedule)
+    host |= {cell[each.name] for each in (*inputs, *outputs)}
     made = Script(
         graph=graph,
-        cells=_cells(schedule, members, {each.name for each in (*inputs, *outputs)}),
+        cells=needed(graph, {name: vectors[0] for name, vectors in graph.members.items()}, host, device),
         order=schedule.order,
         arenas=schedule.arenas,
         ops=tuple(ops),
@@ -67,32 +51,7 @@ def _straight(schedule: Schedule) -> Script:
         outputs=tuple(outputs),
         calls=graph.kernels,
     )
-    if not graph.cut:
-        return made
-    wholes = {
-        graph.whole_cell(each): Whole(like=each.vector, cells=tuple(cell[name] for name in each.pieces))
-        for each in graph.cut
-    }
-    return with_pieces(made, wholes)
-
-
-def _cells(schedule: Schedule, members: Mapping[str, Sequence[Vector]], standing: Set[str]) -> tuple[Cell, ...]:
-    """The cells with their vectors. `standing`: vectors whose cells stand for an input or output buffer."""
-    graph = schedule.graph
-    host, device = _sides(graph, schedule)
-    given, wanted = set(graph.inputs) - set(graph.placed), set(graph.outputs)
-    return tuple(
-        Cell(
-            name=name,
-            like=vectors[0],
-            host=name in host or any(each.name in standing for each in vectors),
-            device=name in device,
-            input=len(vectors) == 1 and vectors[0].name in given,
-            output=len(vectors) == 1 and vectors[0].name in wanted,
-        )
-        for name, vectors in members.items()
-        if name in host or name in device
-    )
+    return with_pieces(made) if graph.cut else made
 
 
 def _in_order(schedule: Schedule) -> Iterator[Op]:
@@ -108,7 +67,6 @@ def _in_order(schedule: Schedule) -> Iterator[Op]:
     for k, kernel in enumerate(graph.kernels):
         yield from before.get(k, ())
         yield KernelCall(
-            name=kernel.name,
             kernel=kernel,
             reads=tuple(cell[name] for name in kernel.reads),
             writes=tuple(cell[name] for name in kernel.writes),
@@ -146,7 +104,6 @@ def _sides(graph: Graph, schedule: Schedule) -> tuple[set[str], set[str]]:
         (device if kernel.device else host).update(cell[name] for name in (*kernel.reads, *kernel.writes))
     for side in (host, device):
         side |= set(schedule.order)
-        for each in graph.cut:
-            cells = {cell[name] for name in each.pieces}
-            side |= set() if side.isdisjoint(cells) else cells
+        for whole in graph.wholes.values():
+            side |= set() if side.isdisjoint(whole.pieces) else set(whole.pieces)
     return host, device

@@ -17,11 +17,12 @@ from fusiond.model.codegen.statements import Statements
 from fusiond.model.keys import text_key
 from fusiond.model.language.extents import ceil_div, least, most
 from fusiond.model.language.grammar import Literal, Name, Node
-from fusiond.model.program import Argument, Pointer, Scalar, Source, SourceKind
+from fusiond.model.program import Argument, HostCall, Launch, Pointer, Scalar, Source, SourceKind
 from fusiond_transfer.analysis.cells import Script
 from fusiond_transfer.codegen import elements
 from fusiond_transfer.codegen.elements import computed, stored
 from fusiond_transfer.frontend import formula, row_wise
+from fusiond_transfer.frontend.formula import ParsedFormula
 from fusiond_transfer.frontend.graph import Formula, FusedBody, Graph, GraphKernel, Mix, Text, Vector
 from fusiond_transfer.frontend.row_wise import RowWise
 from fusiond_transfer.frontend.sub_vectors import whole_name
@@ -89,6 +90,21 @@ class Entry:
     block: tuple[int, int, int] = (1, 1, 1)
     shared_bytes: int = 0
 
+    def call(self, name: str, arguments: tuple[Argument, ...], *, device: bool, stream: int = 0) -> Launch | HostCall:
+        """A step that calls it."""
+        if not device:
+            return HostCall(name=name, source=self.source, entry=self.entry, arguments=arguments, stream=stream)
+        return Launch(
+            name=name,
+            source=self.source,
+            entry=self.entry,
+            grid=self.grid,
+            block=self.block,
+            shared_bytes=self.shared_bytes,
+            arguments=arguments,
+            stream=stream,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
@@ -106,10 +122,7 @@ def called(script: Script) -> Generated:
 
 def code(graph: Graph) -> Generated:
     """The sources of a graph: one for what is generated on each side, one for each text of the user's and side."""
-    if "code" not in graph.derived:
-        graph.derived["code"] = _code(graph)
-    made: Generated = graph.derived["code"]
-    return made
+    return graph.kept("code", _code)
 
 
 def _code(graph: Graph) -> Generated:
@@ -134,10 +147,12 @@ def _code(graph: Graph) -> Generated:
                 shared_bytes=body.shared_bytes,
             )
             continue
-        if isinstance(body, FusedBody):
-            number = numbers.setdefault(body.fragment.source, len(numbers))  # which all iterations of a loop call
-            entries[kernel.name], source_of = _fused(body, number)
-            fused[source_of.name] = source_of
+        if isinstance(body, FusedBody):  # under a name of its own, which all iterations of a loop share
+            launch, source_of = body.fragment.launch, body.fragment.source
+            name = f"fused_{numbers.setdefault(source_of, len(numbers))}"
+            scalars = tuple(each for each in launch.arguments if not isinstance(each, Pointer))
+            entries[kernel.name] = Entry(source=name, entry=launch.entry, scalars=scalars)
+            fused[name] = replace(source_of, name=name)
             continue
         made = _mix(graph, kernel) if isinstance(body, Mix) else _formula(graph, kernel, body)
         entries[kernel.name] = made[0]
@@ -155,20 +170,6 @@ def _code(graph: Graph) -> Generated:
         kind = SourceKind.DEVICE if on == "device" else SourceKind.HOST
         sources.append(Source(name=f"{on}_{number}", kind=kind, text=text, entries=tuple(names)))
     return Generated(sources=(*sources, *fused.values()), entries=entries)
-
-
-def _fused(body: FusedBody, number: int) -> tuple[Entry, Source]:
-    """Another strategy's launch, under a name of its own."""
-    launch = body.fragment.launch
-    entry = Entry(
-        source=f"fused_{number}",
-        entry=launch.entry,
-        scalars=tuple(each for each in launch.arguments if not isinstance(each, Pointer)),
-        grid=launch.grid,
-        block=launch.block,
-        shared_bytes=launch.shared_bytes,
-    )
-    return entry, replace(body.fragment.source, name=entry.source)
 
 
 def at_rows(graph: Graph, kernel: GraphKernel, how: RowWise, rows: int, entry: Entry) -> Entry:
@@ -278,81 +279,76 @@ def _each(body: Statements, device: bool, count: str) -> Statements:
 
 
 def _formula(graph: Graph, kernel: GraphKernel, body: Formula) -> tuple[Entry, str]:
-    name = f"formula_{kernel.origin or kernel.name}"
     operands = [(whole_name(each), graph.operand(each)) for each in kernel.read_operands]
     reads = dict(operands)
     writes = [graph.operand(each) for each in kernel.write_operands]
     parsed = [formula.parse(text) for text in body.texts]
-    place = _places(operands)
     lengths = [
         most(1, *(reads[each].elements for each in found.names)) if found.summed else output.elements
         for found, output in zip(parsed, writes, strict=True)
     ]
-    counts = [Scalar(dtype="uint64", value=each) for each in lengths]
-    parameters = _parameters(
-        [stored(each.dtype) for _, each in operands],
-        [stored(each.dtype) for each in writes],
-        [f"unsigned long long m{j}" for j in range(len(writes))],
-    )
-    values = [_printed(found.root, output.dtype, place).code for found, output in zip(parsed, writes, strict=True)]
-    summed = any(each.summed for each in parsed)
-    text, inner = _function(kernel.device, name, parameters)
-    dtypes = [each.dtype for each in writes]
-    if not summed and len(set(lengths)) == 1:
-        _in_one_loop(inner, kernel, dtypes, values)
-    else:
-        _in_turn(inner, kernel, dtypes, values, [each.summed for each in parsed])
     entry = Entry(
         source=f"{kernel.on}_kernels",
-        entry=name,
-        scalars=tuple(counts),
-        grid=(1, 1, 1) if summed else _blocks(most(*lengths)),
+        entry=f"formula_{kernel.origin or kernel.name}",
+        scalars=tuple(Scalar(dtype="uint64", value=each) for each in lengths),
+        grid=(1, 1, 1) if any(each.summed for each in parsed) else _blocks(most(*lengths)),
         block=(formula.LANES, 1, 1),
     )
-    return entry, _comments(kernel, body) + text.text()
+    said = zip(kernel.write_operands, body.texts, strict=True)
+    comments = [f"// {kernel.origin or kernel.name}: {written} = {text}\n" for written, text in said]
+    text = _formula_text(kernel.device, entry.entry, operands, writes, parsed, one_loop=len(set(lengths)) == 1)
+    return entry, "".join([*comments, text])
 
 
-def _places(operands: Sequence[tuple[str, Vector]]) -> dict[str, str]:
-    """What each name of a formula is in the text: its element i, or its only one."""
-    return {
-        name: elements.widened(read.dtype, f"r{k}[i]" if read.elements > 1 else f"r{k}[0]")
-        for k, (name, read) in enumerate(operands)
-    }
+def _formula_text(
+    device: bool,
+    name: str,
+    operands: Sequence[tuple[str, Vector]],
+    writes: Sequence[Vector],
+    parsed: Sequence[ParsedFormula],
+    *,
+    one_loop: bool,
+) -> str:
+    """`one_loop`: outputs are as long as each other; what one of them overwrites in place, all have read."""
+    places = {}  # what each name of a formula is in the text: its element i, or its only one
+    for k, (each, read) in enumerate(operands):
+        element = f"r{k}[i]" if read.elements > 1 else f"r{k}[0]"
+        places[each] = f"from_{read.dtype}({element})" if read.dtype in elements.IN_FLOAT else element
+    inputs, results = [stored(each.dtype) for _, each in operands], [stored(each.dtype) for each in writes]
+    counts = [f"unsigned long long m{j}" for j in range(len(writes))]
+    text, inner = _function(device, name, _parameters(inputs, results, counts))
+    outputs = [
+        (j, output.dtype, _printed(found.root, output.dtype, places).code)
+        for j, (found, output) in enumerate(zip(parsed, writes, strict=True))
+    ]
+    if one_loop and not any(each.summed for each in parsed):
+        _in_one_loop(inner, device, "m0", outputs)
+    else:
+        for output, found in zip(outputs, parsed, strict=True):
+            if found.summed:
+                _summed(inner, device, *output)
+            else:
+                _in_one_loop(inner, device, f"m{output[0]}", [output])
+    return text.text()
 
 
-def _comments(kernel: GraphKernel, body: Formula) -> str:
-    named = zip(kernel.write_operands, body.texts, strict=True)
-    return "".join(f"// {kernel.origin or kernel.name}: {written} = {text}\n" for written, text in named)
-
-
-def _in_one_loop(body: Statements, kernel: GraphKernel, dtypes: Sequence[str], values: Sequence[Code]) -> None:
-    """All outputs element by element: what one of them overwrites in place, all have read."""
-    loop = _each(body, kernel.device, "m0")
-    names = [loop.declare(computed(dtype), f"v{j}", values[j]) for j, dtype in enumerate(dtypes)]
-    loop.lines(*(_stored(j, dtype, name) for j, (dtype, name) in enumerate(zip(dtypes, names, strict=True))))
-
-
-def _in_turn(
-    body: Statements, kernel: GraphKernel, dtypes: Sequence[str], values: Sequence[Code], summed: Sequence[bool]
-) -> None:
-    """One output after the other, each a sum or a loop of its own."""
-    for j, dtype in enumerate(dtypes):
-        if summed[j]:
-            _summed(body, kernel, j, dtype, values[j])
-        else:
-            loop = _each(body, kernel.device, f"m{j}")
-            loop.line(_stored(j, dtype, loop.declare(computed(dtype), f"v{j}", values[j])))
+def _in_one_loop(body: Statements, device: bool, count: str, outputs: Sequence[tuple[int, str, Code]]) -> None:
+    """Outputs (number, type, value) of one length."""
+    loop = _each(body, device, count)
+    named = [(j, dtype, loop.declare(computed(dtype), f"v{j}", value)) for j, dtype, value in outputs]
+    loop.lines(*(_stored(*each) for each in named))
 
 
 def _stored(j: int, dtype: str, value: Code) -> Code:
     return cpp("w{}[i] = to_{}({});", j, dtype, value) if dtype in elements.IN_FLOAT else cpp("w{}[i] = {};", j, value)
 
 
-def _summed(body: Statements, kernel: GraphKernel, j: int, dtype: str, value: Code) -> None:
+def _summed(body: Statements, device: bool, j: int, dtype: str, value: Code) -> None:
     """A sum in one order on both sides: 256 lanes, each every 256th element, then the lanes pairwise."""
-    ctype, whole = computed(dtype), elements.narrowed(dtype, f"lane{j}[0]")
+    ctype = computed(dtype)
+    whole = f"to_{dtype}(lane{j}[0])" if dtype in elements.IN_FLOAT else f"lane{j}[0]"
     lanes = formula.LANES
-    if kernel.device:
+    if device:
         body.line(f"__shared__ {ctype} lane{j}[{lanes}];")
         body.line(f"{ctype} part{j} = 0;")
         body.line(cpp("for (unsigned long long i = threadIdx.x; i < m{0}; i += {1}) part{0} += {2};", j, lanes, value))

@@ -6,6 +6,7 @@ follow each other in one allocation as one buffer. Chunks are parts, too.
 """
 
 import bisect
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,9 +15,7 @@ from fusiond.model.program import Buffer, Memory, Role
 from fusiond_transfer.analysis import layout
 from fusiond_transfer.analysis.cells import Cell, KernelCall, Move, Script
 from fusiond_transfer.analysis.chunks import LEAST_BYTES, Chunks, Cut
-from fusiond_transfer.analysis.row_lines import cell_of
-from fusiond_transfer.codegen import pipeline
-from fusiond_transfer.frontend.graph import Vector
+from fusiond_transfer.frontend.graph import Graph, Vector
 
 DEVICE_SUFFIX = "@device"
 
@@ -45,50 +44,35 @@ def part(buffer: str, number: int) -> str:
     return f"{buffer}#{number}"
 
 
-def operand_name(script: Script, call: KernelCall, name: str) -> str:
-    """What an operand's buffer and chunks are called after: its cell, or, where it is several, the whole of them."""
-    by_vector = cell_of(call)
-    cells = tuple(by_vector[each] for each in script.graph.pieces.get(name, (name,)))
-    return cells[0] if len(cells) == 1 else _run_name(script, cells)
-
-
-def _run_name(script: Script, cells: tuple[str, ...]) -> str:
-    """Pieces that follow each other: what they are all of, or which elements of that."""
-    home, first = script.homes[cells[0]]
-    whole = script.wholes[home]
-    if cells == whole.cells:
+def operand_name(graph: Graph, cells: tuple[str, ...]) -> str:
+    """What an operand's buffer and chunks are called after: its cell; of pieces that follow each other what they
+    are all of, or which elements of that."""
+    if len(cells) == 1:
+        return cells[0]
+    home, first = graph.homes[cells[0]]
+    whole = graph.wholes[home]
+    if cells == whole.pieces:
         return home
-    following = whole.cells[whole.cells.index(cells[-1]) + 1 :]
-    end = script.homes[following[0]][1] if following else whole.like.elements
+    following = whole.pieces[whole.pieces.index(cells[-1]) + 1 :]
+    end = graph.homes[following[0]][1] if following else whole.vector.elements
     return f"{home}[{int(first)}:{int(end)}]"
 
 
 def arenas(script: Script, execution: Execution) -> tuple[tuple[str, ...], ...]:
-    """The cells that share an allocation on the device, in memory order."""
-    on_device = {each.name for each in script.cells if each.device}
+    """The cells that share an allocation on the device, in memory order. Where allocations count, the pieces that
+    nothing touches are not there, and those together that have to be."""
     crossing = set(script.order)
-    rest = [each.name for each in script.cells if each.device and each.name not in crossing]
+    order = (*script.order, *(each.name for each in script.cells if each.device and each.name not in crossing))
     if execution.allocation == "ahead":
-        return ((*script.order, *rest),)
-    if script.wholes:
-        return _of_pieces(script, execution, (*script.order, *rest))
+        return (order,)
+    there = tuple(name for name in order if name not in script.spare)
     if execution.allocation == "one":
-        return ((*script.order, *rest),)
+        return (there,)
     if execution.allocation == "each":
-        return tuple((name,) for name in (*script.order, *rest) if name in on_device)
-    return (*script.arenas, *((name,) for name in rest))
-
-
-def _of_pieces(script: Script, execution: Execution, order: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The same where vectors are cut: without the pieces that nothing touches, and those together that have to be."""
-    there = {each.name for each in script.cells if each.device} - script.spare
-    if execution.allocation == "one":
-        return (tuple(name for name in order if name in there),)
-    if execution.allocation == "each":
-        with_others = {name: run for run in script.device_runs for name in run}
-        return tuple(dict.fromkeys(with_others.get(name, (name,)) for name in order if name in there))
+        with_others = {name: run for run in script.graph.device_runs for name in run}
+        return tuple(dict.fromkeys(with_others.get(name, (name,)) for name in there))
     grouped = {name for group in script.arenas for name in group}
-    return (*script.arenas, *((name,) for name in order if name in there and name not in grouped))
+    return (*script.arenas, *((name,) for name in there if name not in grouped))
 
 
 def arena_names(groups: Sequence[Sequence[str]]) -> list[str]:
@@ -100,14 +84,12 @@ def buffers(script: Script, execution: Execution, cut: Chunks) -> tuple[Buffer, 
     """All buffers of a script, and their parts."""
     likes = {each.name: each.like for each in script.cells}
     lengths = {name: like.elements * DTYPES[like.dtype].bytes for name, like in likes.items()}
-    memory = Memory.PINNED if execution.memory == "pinned" else Memory.PAGEABLE
+    memory = Memory(execution.memory)
     places = _places(script, execution, lengths)
     runs = _runs(script, execution)
     found: list[Buffer] = []
     for vector, role in ((script.inputs, Role.INPUT), (script.outputs, Role.OUTPUT)):
-        found += [
-            buffer for each in vector for buffer in _given_or_taken(script, each, role)
-        ]  # fmt: skip
+        found += (buffer for each in vector for buffer in _given_or_taken(script, each, role))
     for cell in script.cells:
         here = Memory.MANAGED if cell.managed else memory
         for there, name, where in ((cell.host, cell.name, here), (cell.device, device(cell.name), Memory.DEVICE)):
@@ -139,29 +121,20 @@ def _given_or_taken(script: Script, vector: Vector, role: Role) -> Iterator[Buff
 
 def _runs(script: Script, execution: Execution) -> dict[str, tuple[str, ...]]:
     """Buffer of a piece -> the pieces with which it is part of one buffer; nothing where it is not there."""
-    found: dict[str, tuple[str, ...]] = {}
-    for whole in script.wholes.values():
-        found |= {cell + side: whole.cells for cell in whole.cells for side in ("", DEVICE_SUFFIX)}
-    if execution.allocation == "ahead" or not script.wholes:
-        return found
-    found |= {device(name): () for name in script.spare}
-    for group in arenas(script, execution):
-        run: tuple[str, ...] = ()
-        for name in (*group, ""):
-            home, last = script.homes.get(name), script.homes.get(run[-1]) if run else None
-            cells = script.wholes[home[0]].cells if home else ()
-            if home and last and home[0] == last[0] and cells.index(name) == cells.index(run[-1]) + 1:
-                run = (*run, name)
-                continue
-            found |= {device(each): run for each in run}
-            run = (name,) if home else ()
+    wholes = script.graph.wholes.values()
+    found = {cell + side: whole.pieces for whole in wholes for cell in whole.pieces for side in ("", DEVICE_SUFFIX)}
+    if found and execution.allocation != "ahead":
+        found |= {device(name): () for name in script.spare}
+        following = {pair for whole in wholes for pair in itertools.pairwise(whole.pieces)}
+        for group in arenas(script, execution):
+            found |= {device(each): run for run in layout.runs(group, lambda a, b: (a, b) in following) for each in run}
     return found
 
 
 def _places(script: Script, execution: Execution, lengths: Mapping[str, int]) -> dict[str, tuple[str, int]]:
     """Buffer -> the arena in which it lies, and its offset there in bytes; absent where it is one by itself."""
     places: dict[str, tuple[str, int]] = {}
-    glued = script.glued
+    glued = script.graph.glued
 
     def share(arena: str, cells: Sequence[str], side: str = "") -> None:
         found, _ = layout.offsets(cells, lengths, glued)
@@ -192,21 +165,16 @@ def _piece(
 ) -> Iterator[Buffer]:
     """A piece of a vector that is cut, as a part of a buffer of several; behind that buffer, if it is the first."""
     side = name.removeprefix(cell.name)
-    home, _ = script.homes[cell.name]
-    whole = script.wholes[home]
-    like, whole_name = whole.like, _run_name(script, run) + side
-    if run != whole.cells:
-        elements = likes[run[0]].elements
-        for each in run[1:]:
-            elements = elements + likes[each].elements
-        like = replace(whole.like, elements=elements)
+    whole = script.graph.wholes[script.graph.homes[cell.name][0]]
+    whole_name = operand_name(script.graph, run) + side
     arena, at = places.get(run[0] + side, (whole_name, 0))
     if cell.name == run[0]:
+        elements = whole.vector.elements if run == whole.pieces else sum(likes[each].elements for each in run)
+        like = replace(whole.vector, elements=elements)
         yield _buffer(replace(cell, like=like), whole_name, memory, {whole_name: (arena, at)})
-    for before in run[: run.index(cell.name)]:
-        at += likes[before].elements * DTYPES[likes[before].dtype].bytes
+    before = sum(likes[each].elements for each in run[: run.index(cell.name)])
     yield Buffer(name=name, dtype=cell.like.dtype, elements=cell.like.elements, role=Role.SCRATCH, memory=memory,
-                 arena=arena, offset_bytes=at, part_of=whole_name)  # fmt: skip
+                 arena=arena, offset_bytes=at + before * DTYPES[cell.like.dtype].bytes, part_of=whole_name)  # fmt: skip
 
 
 def _buffer(cell: Cell, name: str, memory: Memory, places: Mapping[str, tuple[str, int]]) -> Buffer:
@@ -241,22 +209,15 @@ def _parts(whole: Buffer, cut: Cut | None) -> list[Buffer]:
 
 def _over_pieces(script: Script, cut: Chunks, known: Mapping[str, Buffer]) -> Iterator[Buffer]:
     """The chunks of operands that are several pieces."""
-    for op in script.ops if script.graph.cut else ():
-        own = cut.calls.get(op.name) if isinstance(op, KernelCall) else None
-        if own is None or not isinstance(op, KernelCall):
-            continue
-        for name in own.how.split:
-            cells = pipeline.split_cells(script, op, (name,))
-            base = operand_name(script, op, name)
-            if len(cells) == 1:
-                continue
-            side = DEVICE_SUFFIX if op.kernel.device else ""
-            for number in sorted({k for cell in cells for k in cut.cells[cell].numbers}):
-                own_parts = [known[part(cell + side, number)] for cell in cells if number in cut.cells[cell].numbers]
-                elements = own_parts[0].elements
-                for each in own_parts[1:]:
-                    elements = elements + each.elements
-                yield replace(own_parts[0], name=part(base + side, number), elements=elements)
+    calls = (op for op in script.ops if isinstance(op, KernelCall) and op.name in cut.calls)
+    for op in calls if script.graph.cut else ():
+        side = DEVICE_SUFFIX if op.kernel.device else ""
+        for name in cut.calls[op.name][0].split:
+            cells = op.cells(script.graph, name)
+            base = operand_name(script.graph, cells) + side
+            for number in sorted({k for cell in cells for k in cut.cells[cell].numbers}) if len(cells) > 1 else ():
+                own = [known[part(cell + side, number)] for cell in cells if number in cut.cells[cell].numbers]
+                yield replace(own[0], name=part(base, number), elements=sum(each.elements for each in own))
 
 
 def atoms(found: Sequence[Buffer]) -> dict[str, tuple[str, ...]]:

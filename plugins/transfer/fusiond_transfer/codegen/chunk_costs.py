@@ -29,18 +29,17 @@ class Estimate:
 
 
 def best(script: Script, costs: GraphCosts, counts: Iterable[int], execution: Execution) -> Estimate | None:
-    """The number of chunks with the least span; None where a script is too large to be estimated."""
+    """The number of chunks with the least span, of some that begin with 1; None where a script is too large to be
+    estimated."""
     if len(script.ops) > MOST_OPS:
         return None
-    whole = emit.program(script, replace(execution, chunks=1), name="whole")
-    at_once = timeline.timeline(whole, step_us(script, whole, costs))
-    found: Estimate | None = None
+    found = []
     for count in counts:
         made = emit.program(script, replace(execution, chunks=count), name="cut")
-        span_us = timeline.timeline(made, step_us(script, made, costs)).span_us
-        if found is None or span_us < found.span_us:
-            found = Estimate(count=count, span_us=span_us, whole_us=at_once.span_us, busy_us=at_once.busy_us)
-    return found
+        found.append((count, timeline.timeline(made, step_us(script, made, costs))))
+    whole = found[0][1]
+    count, fastest = min(found, key=lambda each: each[1].span_us)
+    return Estimate(count=count, span_us=fastest.span_us, whole_us=whole.span_us, busy_us=whole.busy_us)
 
 
 def step_us(script: Script, program: Program, costs: GraphCosts) -> dict[str, float]:

@@ -6,32 +6,22 @@ made        a value from a hash: floats of 16 and 8 bits lie in [0.5, 1), so tha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from fusiond.model.language.dtypes import DTYPES
 
-
-@dataclass(frozen=True, slots=True)
-class _Bits:
-    """A float that is stored as bits: those of 0.5, and those of its fraction."""
-
-    stored: str
-    half: int
-    fraction: int
-
-
-_BITS: Mapping[str, _Bits] = {
-    "float16": _Bits("unsigned short", 0x3800, 0x3FF),
-    "bfloat16": _Bits("unsigned short", 0x3F00, 0x7F),
-    "float8_e4m3fn": _Bits("unsigned char", 0x30, 0x7),
-    "float8_e5m2": _Bits("unsigned char", 0x38, 0x3),
+_BITS: Mapping[str, tuple[str, int, int]] = {
+    "float16": ("unsigned short", 0x3800, 0x3FF),
+    "bfloat16": ("unsigned short", 0x3F00, 0x7F),
+    "float8_e4m3fn": ("unsigned char", 0x30, 0x7),
+    "float8_e5m2": ("unsigned char", 0x38, 0x3),
 }
-IN_FLOAT = ("float16", "bfloat16")  #: What formulas compute in float
+"""A float that is stored as bits -> their type, the bits of 0.5, and those of its fraction."""
+IN_FLOAT = ("float16", "bfloat16")  #: What formulas compute in float: CONVERSIONS have from_float16, to_float16 ...
 
 
 def stored(dtype: str) -> str:
     """The C++ type of an element in memory."""
-    return _BITS[dtype].stored if dtype in _BITS else DTYPES[dtype].cuda
+    return _BITS[dtype][0] if dtype in _BITS else DTYPES[dtype].cuda
 
 
 def computed(dtype: str) -> str:
@@ -42,21 +32,11 @@ def computed(dtype: str) -> str:
 def made(dtype: str, hashed: str) -> str:
     """The text of an element that is made of a hash, an `unsigned`."""
     if dtype in _BITS:
-        bits = _BITS[dtype]
-        return f"({bits.stored})({bits.half:#x}u | ({hashed} & {bits.fraction:#x}u))"
+        ctype, half, fraction = _BITS[dtype]
+        return f"({ctype})({half:#x}u | ({hashed} & {fraction:#x}u))"
     if dtype == "bool":
         return f"({hashed} >> 31) != 0u"
     return f"Made<{DTYPES[dtype].cuda}>::of({hashed})"
-
-
-def widened(dtype: str, element: str) -> str:
-    """The text of an element as a formula reads it."""
-    return f"from_{dtype}({element})" if dtype in IN_FLOAT else element
-
-
-def narrowed(dtype: str, value: str) -> str:
-    """The text of a formula's value as it is stored."""
-    return f"to_{dtype}({value})" if dtype in IN_FLOAT else value
 
 
 CONVERSIONS = """

@@ -1,42 +1,16 @@
 """A script as a Program: buffers on both sides, copies, allocations, streams and waits.
 
-issue        one_stream   every step on one stream, in the order of time
-             overlapped   kernels, uploads, downloads and host work on a stream each; a step waits for those that write
-                          what it reads, and for those that still use what it overwrites
-             graph        the same as one CUDA graph (no host kernels, no allocations, no batches, pinned memory)
-send         message      a group is one copy of a run of neighbours
-             batch        a group is one call of cudaMemcpyBatchAsync
-allocation   ahead        everything is allocated before the run, and not counted
-             each         every cell on the device by itself, just before it is used, freed behind its last use
-             group        one allocation for each group that crosses together
-             one          one allocation for all
-             pooled       as group, from the driver's stream-ordered pool
-chunks       N            vectors of which kernels make row by row come and go in up to N chunks, if they are large
-streams      engines      of chunks: those of overlapped issue
-             2, 3, 4      so many streams, which chunks take in turn, each with its copies and its kernels
-chunk_order  depth_first, breadth_first: `codegen.pipeline` has them
+What an Execution may say is in docs/transfer.md, under Parameters. Allocations that count are made just before the
+first use of an arena, and freed behind its last. With overlap a step waits for those that write what it reads, and for
+those that still use what it overwrites.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from fusiond.model.program import (
-    Alloc,
-    Buffer,
-    Copy,
-    CopyBatch,
-    Free,
-    HostCall,
-    Launch,
-    Pointer,
-    Prefetch,
-    Program,
-    Step,
-    sized,
-)
-from fusiond_transfer.analysis.cells import Evict, KernelCall, Migrate, Move, Op, Script, Staging
+from fusiond.model.program import Alloc, Buffer, Copy, CopyBatch, Free, Pointer, Prefetch, Program, Step, sized
+from fusiond_transfer.analysis.cells import KernelCall, Migrate, Move, Op, Script, Staging, stays, touched
 from fusiond_transfer.analysis.chunks import Chunks, chunks
-from fusiond_transfer.analysis.row_lines import cell_of
 from fusiond_transfer.codegen import body, pipeline
 from fusiond_transfer.codegen.buffers import Execution, arena_names, arenas, atoms, buffers, device, operand_name, part
 from fusiond_transfer.codegen.pipeline import Item
@@ -64,9 +38,6 @@ def program(script: Script, execution: Execution, *, name: str) -> Program:
     if len(script.graph.kernels) > sizes.MANY_KERNELS:  # there are no formulas to walk through
         return replace(found, sizes=script.graph.sizes, fixed=tuple(sorted(sizes.fixed(script.graph))))
     return sized(found, dict(script.graph.sizes), sizes.fixed(script.graph) | sizes.names(cut.equal))
-
-
-# --- steps ----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -100,32 +71,21 @@ class _Steps:
     def all(self) -> tuple[Step, ...]:
         execution = self._execution
         found = pipeline.items(self._script, self._cut, execution.chunk_order, batches=execution.send == "batch")
-        counted = execution.allocation != "ahead"
-        groups = arenas(self._script, execution) if counted else ()
+        groups = arenas(self._script, execution) if execution.allocation != "ahead" else ()
         names = arena_names(groups)
         first: dict[int, list[tuple[int, int]]] = {}
         last: dict[int, list[tuple[int, int]]] = {}
-        home = {cell: index for index, group in enumerate(groups) for cell in group}
-        begun: dict[tuple[int, int], int] = {}  # (group, how often it was evicted) -> position
-        ended: dict[tuple[int, int], int] = {}
-        turn = dict.fromkeys(range(len(groups)), 0)
-        for position, item in enumerate(found):
-            if isinstance(item.op, Evict) and item.op.cell in home and execution.allocation != "one":
-                turn[home[item.op.cell]] += 1
-            for cell in _device_cells(item):
-                if cell in home:
-                    stay = home[cell], turn[home[cell]]
-                    begun.setdefault(stay, position)
-                    ended[stay] = position
-        for stay, position in begun.items():
-            first.setdefault(position, []).append(stay)
-            last.setdefault(ended[stay], []).append(stay)
+        touching = ((each.op, each.cells if isinstance(each.op, Move) else touched(each.op)) for each in found)
+        there = stays(touching, groups, leaving=execution.allocation != "one")
+        for stay, (begun, ended) in there.items():
+            first.setdefault(begun, []).append(stay)
+            last.setdefault(ended, []).append(stay)
         for position, item in enumerate(found):
             for index, number in first.get(position, ()):
-                self._allocate(names[index], groups[index], item.op, number)
+                self._allocate(names[index], groups[index], number, item.op)
             self._item(item)
             for index, number in last.get(position, ()):
-                self._free(names[index], groups[index], number)
+                self._allocate(names[index], groups[index], number)
         return tuple(self._steps)
 
     def _item(self, item: Item) -> None:
@@ -137,69 +97,58 @@ class _Steps:
         elif isinstance(op, Migrate):
             stream = self._lane(UPLOADS if op.up else DOWNLOADS)
             # As a write: whoever uses them next waits for the pages, and the pages for whoever uses them before.
-            after = self._touch(op.name, [], op.cells, stream)
-            self._add(Prefetch(name=op.name, buffers=op.cells, to_device=op.up, stream=stream, after=after,
-                               counted=op.counted))  # fmt: skip
+            self._add(
+                Prefetch(name=op.name, buffers=op.cells, to_device=op.up, stream=stream, counted=op.counted),
+                writes=op.cells,
+            )
         elif isinstance(op, Staging):
             near = device(op.cell) if op.device else op.cell
             source, target = (op.buffer, near) if op.into else (near, op.buffer)
-            stream = self._lane(HOSTS)
-            after = self._touch(op.name, [source], [target], stream)
-            self._add(Copy(name=op.name, source=(source,), target=(target,), after=after, counted=False,
-                           stream=stream))  # fmt: skip
+            step = Copy(name=op.name, source=(source,), target=(target,), counted=False, stream=self._lane(HOSTS))
+            self._add(step, [source], [target])
 
     def _call(self, op: KernelCall, item: Item) -> None:
-        on_device = op.kernel.device
-        stream = self._chunk_lane(KERNELS if on_device else HOSTS, item)
+        graph, kernel = self._script.graph, op.kernel
+        stream = self._lane(KERNELS if kernel.device else HOSTS, item.chunk)
         entry = self._code.entries[op.name]
+        split: tuple[str, ...] = ()
         if item.chunk is not None:
-            own = self._cut.calls[op.name]
-            entry = body.at_rows(self._script.graph, op.kernel, own.how, own.rows(item.chunk), entry)
+            how, cut = self._cut.calls[op.name]
+            split = how.split
+            entry = body.at_rows(graph, kernel, how, cut.within(item.chunk)[1], entry)
+        # Of the pieces of an operand, a chunk has to do with some.
+        other = {cell for name in split for cell in op.cells(graph, name)}.difference(item.cells)
         reads, writes = (
-            [self._near(op, cell, item) for cell in cells if self._has_chunk(cell, item)]
-            for cells in (op.reads, op.writes)
+            [self._near(op, cell, item) for cell in cells if cell not in other] for cells in (op.reads, op.writes)
         )
-        passed = tuple(self._passed(op, item))
-        arguments = (*(Pointer(buffer=name) for name in passed), *entry.scalars)
-        after = self._touch(item.name, reads, writes, stream)
-        if isinstance(op.kernel.body, FusedBody):
-            names = dict(zip((*op.kernel.read_operands, *op.kernel.write_operands), passed, strict=True))
-            launch = op.kernel.body.fragment.launch
+        passed = tuple(self._passed(op, item, split))
+        if isinstance(kernel.body, FusedBody):
+            names = dict(zip((*kernel.read_operands, *kernel.write_operands), passed, strict=True))
+            launch = kernel.body.fragment.launch
             given = (
                 Pointer(buffer=names[each.buffer]) if isinstance(each, Pointer) else each for each in launch.arguments
             )
-            self._add(replace(launch, name=item.name, source=entry.source, arguments=tuple(given), stream=stream,
-                              after=after))  # fmt: skip
-        elif on_device:
-            self._add(
-                Launch(
-                    name=item.name, source=entry.source, entry=entry.entry, grid=entry.grid, block=entry.block,
-                    shared_bytes=entry.shared_bytes, arguments=arguments, stream=stream, after=after,
-                )
-            )  # fmt: skip
+            step: Step = replace(launch, name=item.name, source=entry.source, arguments=tuple(given), stream=stream)
         else:
-            self._add(
-                HostCall(name=item.name, source=entry.source, entry=entry.entry, arguments=arguments,
-                         stream=stream, after=after)
-            )  # fmt: skip
+            arguments = (*(Pointer(buffer=name) for name in passed), *entry.scalars)
+            step = entry.call(item.name, arguments, device=kernel.device, stream=stream)
+        self._add(step, reads, writes)
 
-    def _passed(self, op: KernelCall, item: Item) -> Iterator[str]:
+    def _passed(self, op: KernelCall, item: Item, split: Sequence[str]) -> Iterator[str]:
         """The buffers that a kernel is passed: of several pieces the first, of all of them the vector that is cut, and
         in chunks what goes over them."""
         graph = self._script.graph
-        if not graph.cut:
-            yield from (self._near(op, cell, item) for cell in (*op.reads, *op.writes))
-            return
-        cells, own, runs = cell_of(op), self._cut.calls.get(op.name), dict(graph.runs)
+        runs = dict(graph.runs)
         for name in (*op.kernel.read_operands, *op.kernel.write_operands):
-            first = cells[graph.pieces.get(name, (name,))[0]]
-            base = self._side(op, first, operand_name(self._script, op, name))
             if name not in graph.pieces:
-                yield self._near(op, first, item)
-            elif item.chunk is not None and own is not None and name in own.how.split:
+                yield self._near(op, op.cell[name], item)
+                continue
+            cells = op.cells(graph, name)
+            base = self._side(op, cells[0], operand_name(graph, cells))
+            if name in split and item.chunk is not None:
                 yield part(base, item.chunk)
             else:
-                yield self._side(op, first, first) if name in runs else base
+                yield self._side(op, cells[0], cells[0]) if name in runs else base
 
     def _near(self, op: KernelCall, cell: str, item: Item) -> str:
         """The buffer of a cell that a call has to do with: that of its side, and of its chunk."""
@@ -210,53 +159,37 @@ class _Steps:
         # What is mapped or managed is one memory for both sides.
         return device(name) if op.kernel.device and cell in self._on_device else name
 
-    def _has_chunk(self, cell: str, item: Item) -> bool:
-        """Whether a call for a chunk has to do with a cell: of the pieces of an operand it has some."""
-        own = self._cut.calls.get(item.op.name) if item.chunk is not None else None
-        return own is None or cell in item.cells or cell not in self._split(item.op, own.how.split)
-
-    def _split(self, op: Op, names: Sequence[str]) -> tuple[str, ...]:
-        return pipeline.split_cells(self._script, op, names) if isinstance(op, KernelCall) else ()
-
     def _move(self, op: Move, item: Item) -> None:
         near, far = list(item.cells), [device(name) for name in item.cells]
         if item.chunk is not None:
             near, far = ([part(name, item.chunk) for name in names] for names in (near, far))
         source, target = (near, far) if op.up else (far, near)
-        stream = self._chunk_lane(UPLOADS if op.up else DOWNLOADS, item)
-        after = self._touch(item.name, source, target, stream)
+        stream = self._lane(UPLOADS if op.up else DOWNLOADS, item.chunk)
+        step: Step
         if self._execution.send == "batch" and len(source) > 1:
             copies = tuple(zip(source, target, strict=True))
-            self._add(CopyBatch(name=item.name, copies=copies, stream=stream, after=after, counted=op.counted))
+            step = CopyBatch(name=item.name, copies=copies, stream=stream, counted=op.counted)
         else:
-            self._add(Copy(name=item.name, source=tuple(source), target=tuple(target), stream=stream,
-                           after=after, counted=op.counted))  # fmt: skip
+            step = Copy(name=item.name, source=tuple(source), target=tuple(target), stream=stream, counted=op.counted)
+        self._add(step, source, target)
 
-    def _allocate(self, name: str, group: Sequence[str], op: Op, number: int) -> None:
-        counted = not (isinstance(op, Staging) or (isinstance(op, Move) and not op.counted))
-        stream, again = self._lane(self._allocating()), f"~{number}" if number else ""
-        after = self._touch(f"alloc_{name}{again}", [], [device(cell) for cell in group], stream)
-        self._add(Alloc(name=f"alloc_{name}{again}", arena=name, pooled=self._execution.allocation == "pooled",
-                        stream=stream, after=after, counted=counted))  # fmt: skip
+    def _allocate(self, name: str, group: Sequence[str], number: int, op: Op | None = None) -> None:
+        """Allocate an arena before an op, or free it. All on one stream: what is freed before an allocation in the list
+        is free by then."""
+        pooled = self._execution.allocation == "pooled"
+        stream, again = self._lane(KERNELS if pooled else HOSTS), f"~{number}" if number else ""
+        step: Step = Free(name=f"free_{name}{again}", arena=name, stream=stream)
+        if op is not None:
+            counted = not (isinstance(op, Staging) or (isinstance(op, Move) and not op.counted))
+            step = Alloc(name=f"alloc_{name}{again}", arena=name, pooled=pooled, stream=stream, counted=counted)
+        self._add(step, writes=[device(cell) for cell in group])
 
-    def _free(self, name: str, group: Sequence[str], number: int) -> None:
-        stream, again = self._lane(self._allocating()), f"~{number}" if number else ""
-        after = self._touch(f"free_{name}{again}", [], [device(cell) for cell in group], stream)
-        self._add(Free(name=f"free_{name}{again}", arena=name, stream=stream, after=after))
-
-    def _allocating(self) -> int:
-        """All on one stream: what is freed before an allocation in the list is free by then."""
-        return KERNELS if self._execution.allocation == "pooled" else HOSTS
-
-    def _lane(self, lane: int) -> int:
-        """The stream of an engine; the one that there is without overlap."""
+    def _lane(self, lane: int, chunk: int | None = None) -> int:
+        """The stream of an engine, or one of a few that chunks take in turn (host calls keep theirs); the one that is
+        there without overlap."""
+        if chunk is not None and self._execution.streams != "engines" and lane != HOSTS:
+            lane = RING + chunk % int(self._execution.streams)
         return lane if self._overlapped else 0
-
-    def _chunk_lane(self, lane: int, item: Item) -> int:
-        """The stream of an item: its engine's, or one of a few that chunks take in turn. Host calls keep theirs."""
-        if item.chunk is None or self._execution.streams == "engines" or lane == HOSTS:
-            return self._lane(lane)
-        return self._lane(RING + item.chunk % int(self._execution.streams))
 
     def _atoms(self, buffers: Iterable[str]) -> dict[str, None]:
         """What is waited for: a buffer that is cut is all of its chunks."""
@@ -291,14 +224,7 @@ class _Steps:
         self._ended[step], self._last[stream] = ended, step
         return tuple(sorted(after, key=self._number.__getitem__))
 
-    def _add(self, step: Step) -> None:
-        self._steps.append(step)
-
-
-def _device_cells(item: Item) -> tuple[str, ...]:
-    op = item.op
-    if isinstance(op, Move):
-        return item.cells
-    if isinstance(op, KernelCall):
-        return (*op.reads, *op.writes) if op.kernel.device else ()
-    return (op.cell,) if isinstance(op, Staging) and op.device else ()
+    def _add(self, step: Step, reads: Iterable[str] = (), writes: Iterable[str] = ()) -> None:
+        """A step that touches these buffers, behind those that it has to wait for."""
+        after = self._touch(step.name, reads, writes, step.stream)
+        self._steps.append(replace(step, after=after) if after else step)

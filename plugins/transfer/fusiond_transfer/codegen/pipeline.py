@@ -8,12 +8,13 @@ have to do with; whatever needs a whole vector ends the run. Chunks of several v
 a message of its own, and what is not cut keeps its messages, ahead of the chunks.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fusiond_transfer.analysis.cells import KernelCall, Move, Op, Script
+from fusiond_transfer.analysis import layout
+from fusiond_transfer.analysis.cells import KernelCall, Move, Op, Script, trimmed
 from fusiond_transfer.analysis.chunks import Chunks
-from fusiond_transfer.analysis.row_lines import cell_of
 
 ORDERS = ("depth_first", "breadth_first")
 
@@ -55,33 +56,21 @@ def _divided(script: Script, op: Op, chunks: Chunks) -> tuple[list[tuple[str, ..
     """Of a move: its runs of cells that are not cut (without what only lay between), and those that are. Of a call that
     is cut: nothing, and its operands that are."""
     if isinstance(op, KernelCall):
-        own = chunks.calls.get(op.name)
-        return [], () if own is None else split_cells(script, op, own.how.split)
+        split = chunks.calls[op.name][0].split if op.name in chunks.calls else ()
+        return [], tuple(dict.fromkeys(cell for name in split for cell in op.cells(script.graph, name)))
     if not isinstance(op, Move) or not any(cell in chunks.cells for cell in op.wanted):
         return ([op.cells] if isinstance(op, Move) else []), ()
-    runs: list[list[str]] = [[]]
-    for cell in op.cells:
-        if cell in chunks.cells:
-            runs.append([])
-        else:
-            runs[-1].append(cell)
     wanted = set(op.wanted)
-    trimmed = []
-    for run in runs:
-        while run and run[-1] not in wanted:
-            run.pop()
-        while run and run[0] not in wanted:
-            run.pop(0)
-        if run:
-            trimmed.append(tuple(run))
-    return trimmed, tuple(cell for cell in op.cells if cell in chunks.cells and cell in wanted)
+    runs = layout.runs(op.cells, lambda a, b: a not in chunks.cells and b not in chunks.cells)
+    whole = (trimmed(run, wanted) for run in runs if run[0] not in chunks.cells)
+    return [run for run in whole if run], tuple(cell for cell in op.cells if cell in chunks.cells and cell in wanted)
 
 
 class _Run:
     """Ops that are cut and follow each other, before they are put in order."""
 
     def __init__(self, script: Script, chunks: Chunks, order: str, *, batches: bool) -> None:
-        self._homes, self._chunks, self._order, self._batches = script.homes, chunks, order, batches
+        self._homes, self._chunks, self._order, self._batches = script.graph.homes, chunks, order, batches
         self._ops: list[tuple[Op, tuple[str, ...]]] = []
         self._by_chunk: set[str] = set()  #: Cells that the run touches chunk by chunk
         self._read_whole: set[str] = set()
@@ -111,7 +100,7 @@ class _Run:
             for k in sorted({k for cell in cut for k in cells[cell].numbers}):
                 there = tuple(cell for cell in cut if k in cells[cell].numbers)
                 if isinstance(op, Move) and not self._batches:
-                    for run in self._side_by_side(there, k):
+                    for run in layout.runs(there, functools.partial(self._follows, k=k)):
                         name = f"{op.name}#{k}" + (f".{run[0]}" if len(cut) > 1 else "")
                         yield position, Item(op=op, name=name, chunk=k, cells=run)
                     continue
@@ -122,22 +111,14 @@ class _Run:
                     name = f"{op.name}#{k}" + (f".{own[0]}" if number else "")
                     yield position, Item(op=op, name=name, chunk=k, cells=own)
 
-    def _side_by_side(self, cells: Sequence[str], k: int) -> Iterator[tuple[str, ...]]:
-        """The cells of a chunk as its messages: pieces of one vector that follow each other are one."""
-        run: list[str] = []
-        for cell in cells:
-            home, cut = self._homes.get(cell), self._chunks.cells[cell]
-            before = self._homes.get(run[-1]) if run else None
-            ended = not run or k != self._chunks.cells[run[-1]].numbers[-1]
-            if home is None or before is None or home[0] != before[0] or ended or k != cut.first or (
-                int(before[1]) + int(self._chunks.cells[run[-1]].bounds[-1]) != int(home[1])
-            ):  # fmt: skip
-                if run:
-                    yield tuple(run)
-                run = []
-            run.append(cell)
-        if run:
-            yield tuple(run)
+    def _follows(self, one: str, other: str, k: int) -> bool:
+        """Whether chunk `k` of two cells is one message: pieces of one vector that follow each other are."""
+        if one not in self._homes or other not in self._homes:
+            return False
+        (home, at), (other_home, begin) = self._homes[one], self._homes[other]
+        before, behind = self._chunks.cells[one], self._chunks.cells[other]
+        beside = home == other_home and int(at) + int(before.bounds[-1]) == int(begin)
+        return beside and k == before.numbers[-1] and k == behind.first
 
     def _key(self, position: int, item: Item) -> tuple[float, float]:
         assert item.chunk is not None
@@ -148,9 +129,3 @@ class _Run:
 
 def _read_whole(op: Op, cut: Sequence[str]) -> set[str]:
     return {cell for cell in op.reads if cell not in cut} if isinstance(op, KernelCall) else set()
-
-
-def split_cells(script: Script, call: KernelCall, split: Sequence[str]) -> tuple[str, ...]:
-    """The cells that are the operands of a call that it splits."""
-    cells, pieces = cell_of(call), script.graph.pieces
-    return tuple(dict.fromkeys(cells[each] for name in split for each in pieces.get(name, (name,))))

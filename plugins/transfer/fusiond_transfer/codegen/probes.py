@@ -2,7 +2,7 @@
 
 from collections.abc import Set
 
-from fusiond.model.program import Buffer, Copy, HostCall, Launch, Memory, Pointer, Prefetch, Program, Role, unsized
+from fusiond.model.program import Buffer, Copy, Memory, Pointer, Prefetch, Program, Role, unsized
 from fusiond.strategy import Probe
 from fusiond_transfer.analysis import mapped_or_managed, memory_costs
 from fusiond_transfer.analysis.cost import KINDS, MOST_KERNELS, SIZES, copy_key, kernel_key
@@ -76,12 +76,6 @@ def _kernel(
                    memory=Memory.PINNED if name in mapped else memory)
         )  # fmt: skip
         arguments.append(Pointer(buffer=f"p{position}"))
-    given = (*arguments, *entry.scalars)
-    step: Launch | HostCall
-    if kernel.device:
-        step = Launch(name="kernel", source=source.name, entry=entry.entry, grid=entry.grid, block=entry.block,
-                      shared_bytes=entry.shared_bytes, arguments=given)  # fmt: skip
-    else:
-        step = HostCall(name="kernel", source=source.name, entry=entry.entry, arguments=given)
+    step = entry.call("kernel", (*arguments, *entry.scalars), device=kernel.device)
     program = unsized(Program(name=f"kernel {kernel.name}", buffers=tuple(buffers), sources=(source,), steps=(step,)))
     return Probe(key=key or kernel_key(graph, kernel), program=program)

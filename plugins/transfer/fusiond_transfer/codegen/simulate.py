@@ -5,45 +5,21 @@ reads (its entry, its scalars, and which output it is), an allocation poisons it
 what is not allocated, or hands out another value than the plain run of the graph, is a line. So are two steps that
 touch the same, one of them to write it, where nothing orders them: a Program without a line gives in every order that
 the plan allows what it gives in the listed one.
-
-Memory is known by ranges of elements (`contents`): a buffer that is part of another, a piece of a vector or a chunk, is
-a range of it. A kernel that is called for a chunk reads and writes the rows that its pointers name.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusiond.model.language.dtypes import DTYPES
-from fusiond.model.program import (
-    Alloc,
-    Argument,
-    Free,
-    HostCall,
-    Launch,
-    Memory,
-    Pointer,
-    Prefetch,
-    Program,
-    Role,
-    Step,
-)
+from fusiond.model.program import Alloc, Free, HostCall, Launch, Memory, Pointer, Prefetch, Program, Role, Step
 from fusiond_transfer.analysis.cells import KernelCall, Script
-from fusiond_transfer.analysis.row_lines import cell_of, row_wise_kernels
+from fusiond_transfer.analysis.row_lines import row_wise_kernels
+from fusiond_transfer.codegen import contents
 from fusiond_transfer.codegen.body import Entry, called, code
-from fusiond_transfer.codegen.contents import (
-    Content,
-    Elements,
-    joined,
-    made,
-    made_by_rows,
-    poison,
-    poisoned,
-    put,
-    sliced,
-)
+from fusiond_transfer.codegen.contents import Content, Elements
 from fusiond_transfer.frontend.graph import FusedBody, Graph, GraphKernel
 from fusiond_transfer.frontend.row_wise import RowWise
 
@@ -67,11 +43,11 @@ def plain(graph: Graph) -> dict[str, Content]:
         at = 0
         for each in graph.pieces.get(name, (name,)):
             size = int(graph.vector(each).elements)
-            values[each] = sliced(content, at, at + size)
+            values[each] = contents.sliced(content, at, at + size)
             at += size
 
     def value(name: str) -> Content:
-        return joined(each for piece in graph.pieces.get(name, (name,)) for each in values[piece])
+        return contents.joined(each for piece in graph.pieces.get(name, (name,)) for each in values[piece])
 
     for name in graph.as_given(graph.inputs):
         write(name, _given(name, graph.operand(name).elements))
@@ -99,18 +75,13 @@ def _computed(
     elements = {name: int(graph.operand(name).elements) for name in (*kernel.read_operands, *kernel.write_operands)}
     outputs = [elements[name] for name in kernel.write_operands]
     if isinstance(how, str):
-        return made(identity, read, outputs)
+        return contents.made(identity, read, outputs)
     own = {name: each // int(how.rows) for name, each in elements.items()}
-    split: list[tuple[Content, int]] = []
-    whole: list[Content] = []
-    for name, content in zip(kernel.read_operands, read, strict=True):
-        if name in how.split:
-            split.append((content, own[name]))
-            whole.append(())
-        else:
-            whole.append(content)
-    return made_by_rows(identity, split, whole, [own[name] for name in kernel.write_operands],
-                        rows or (0, int(how.rows)))  # fmt: skip
+    operands = list(zip(kernel.read_operands, read, strict=True))
+    split = [(content, own[name]) for name, content in operands if name in how.split]
+    whole = [() if name in how.split else content for name, content in operands]
+    widths = [own[name] for name in kernel.write_operands]
+    return contents.made_by_rows(identity, split, whole, widths, rows or (0, int(how.rows)))
 
 
 def run(script: Script, program: Program) -> SimulatedRun:
@@ -136,28 +107,20 @@ def faults(script: Script, program: Program) -> tuple[str, ...]:
     )
 
 
-def _predecessors(steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:
-    last: dict[int, str] = {}
-    found = {}
-    for step in steps:
-        earlier = (last[step.stream],) if step.stream in last else ()
-        found[step.name] = tuple(dict.fromkeys((*step.after, *earlier)))
-        last[step.stream] = step.name
-    return found
-
-
 class _Machine:
     """Both memories, by buffer."""
 
     def __init__(self, script: Script, program: Program) -> None:
         self.problems: list[str] = []
         self._graph = script.graph
-        self._places = _Places(program)
+        self.places = _Places(program)
         self._contents: dict[str, Content] = {}
         for each in program.buffers:
             if each.part_of is None:
                 self._contents[each.name] = (
-                    _given(each.name, each.elements) if each.role is Role.INPUT else poison(0, int(each.elements))
+                    _given(each.name, each.elements)
+                    if each.role is Role.INPUT
+                    else contents.poison(0, int(each.elements))
                 )
         self.peak_bytes = 0
         self._entries = called(script).entries
@@ -175,8 +138,22 @@ class _Machine:
         self._missing = {name for step in program.steps if step.allocates for name in self._arena[step.allocates]}
         self._live_bytes = 0
         managed = (each.name for each in program.buffers if each.memory is Memory.MANAGED)
-        self._pages = {atom: set[bool]() for name in managed for atom in self._places.atoms(self._places.of(name))}
+        self._pages = {atom: set[bool]() for name in managed for atom in self.places.atoms(self.places.of(name))}
         """Of managed memory, on which sides (True: the device) its pages are."""
+
+    def accesses(self, step: Step) -> Iterator[tuple[Place, bool]]:
+        """What a step touches, and whether it writes there."""
+        if isinstance(step, Launch | HostCall):
+            read, written = self._operands(step)
+            yield from ((place, False) for place in read)
+            yield from ((place, True) for place in written)
+        elif isinstance(step, Alloc | Free):
+            yield from ((self.places.of(name), True) for name in self._arena.get(step.arena, ()))
+        elif isinstance(step, Prefetch):
+            yield from ((self.places.of(name), True) for name in step.buffers)
+        for source, target in step.messages:
+            yield self.places.of(source), False
+            yield self.places.of(target), True
 
     def do(self, step: Step) -> None:
         if isinstance(step, Launch | HostCall):
@@ -194,27 +171,49 @@ class _Machine:
         name, mark, _ = step.name.partition("#")
         kernel = self._kernels[name]
         how = self._ways[kernel.origin or kernel.name]
-        read, written = operands(step, kernel, self._graph, how, self._places)
+        read, written = self._operands(step)
         rows = None
         if mark and isinstance(how, RowWise):
             rows = self._rows(step.name, kernel, how, (*read, *written))
         for place in (*read, *written):
             self._check(step.name, place.buffer)
-            away = [atom for atom in self._places.atoms(place) if not self._pages.get(atom, {isinstance(step, Launch)})
+            away = [atom for atom in self.places.atoms(place) if not self._pages.get(atom, {isinstance(step, Launch)})
                     & {isinstance(step, Launch)}]  # fmt: skip
             if away:
                 self.problems.append(f"{step.name} touches {place.named}, whose pages are on the other side")
-        contents = [self._read(place) for place in read]
-        for place, content in zip(read, contents, strict=True):
-            if poisoned(content):
+        values = [self._read(place) for place in read]
+        for place, content in zip(read, values, strict=True):
+            if contents.poisoned(content):
                 self.problems.append(f"{step.name} reads {place.named} before anything was written there")
-        entry = self._entries[name] if mark else _entry(step)
-        results = _computed(self._graph, kernel, entry, how, contents, rows)
+        scalars = tuple(each for each in step.arguments if not isinstance(each, Pointer))
+        entry = self._entries[name] if mark else Entry(source=step.source, entry=step.entry, scalars=scalars)
+        results = _computed(self._graph, kernel, entry, how, values, rows)
         for place, content in zip(written, results, strict=True):
             self._write(place, content)
-            for atom in self._places.atoms(place):
+            for atom in self.places.atoms(place):
                 if atom in self._pages:
                     self._pages[atom] = {isinstance(step, Launch)}
+
+    def _operands(self, step: Launch | HostCall) -> tuple[list[Place], list[Place]]:
+        """(what is read, what is written) by a call, for each of the kernel's own operands."""
+        name, mark, _ = step.name.partition("#")
+        kernel = self._kernels[name]
+        how = self._ways[kernel.origin or name]
+        split = how.split if mark and isinstance(how, RowWise) else ()
+        pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
+        names = (*kernel.read_operands, *kernel.write_operands)
+        if isinstance(kernel.body, FusedBody):
+            passed = [each.buffer for each in kernel.body.fragment.launch.arguments if isinstance(each, Pointer)]
+            named = dict(zip(passed, pointers, strict=True))
+            pointers = [named[name] for name in names]
+        found = []
+        for operand, pointer in zip(names, pointers, strict=True):
+            place = self.places.of(pointer)
+            if operand not in split:
+                # One pointer may be to several pieces, of which it names the first.
+                place = replace(place, end=place.first + int(self._graph.operand(operand).elements))
+            found.append(place)
+        return found[: len(kernel.read_operands)], found[len(kernel.read_operands) :]
 
     def _rows(self, step: str, kernel: GraphKernel, how: RowWise, places: Sequence[Place]) -> tuple[int, int]:
         """The rows of a chunk, which all operands that are cut have to agree on."""
@@ -222,7 +221,7 @@ class _Machine:
         names = (*kernel.read_operands, *kernel.write_operands)
         for name, place in zip(names, places, strict=True):
             if name in how.split:
-                whole = self._places.operand(self._graph, self._calls[kernel.name], name)
+                whole = self.places.operand(self._graph, self._calls[kernel.name], name)
                 width = int(self._graph.operand(name).elements) // int(how.rows)
                 found.add(((place.first - whole) / width, (place.end - whole) / width))
         first, end = min(found)
@@ -232,21 +231,21 @@ class _Machine:
         return int(first), int(end)
 
     def _copy(self, name: str, pairs: Sequence[tuple[str, str]]) -> None:
-        moved = [(target, self._read(self._places.of(source))) for source, target in pairs]
+        moved = [(target, self._read(self.places.of(source))) for source, target in pairs]
         for (source, target), (_, content) in zip(pairs, moved, strict=True):
             self._check(name, source)
             self._check(name, target)
             wanted = self._wanted.get(name.partition("#")[0])
             matters = wanted is None or source.partition("#")[0].partition("@")[0] in wanted
-            if matters and poisoned(content):
+            if matters and contents.poisoned(content):
                 self.problems.append(f"{name} copies {source} before anything was written there")
         for target, content in moved:
-            self._write(self._places.of(target), content)
+            self._write(self.places.of(target), content)
 
     def _prefetch(self, step: Prefetch) -> None:
         """A message in vain is as wrong as one that is missing."""
         for name in step.buffers:
-            atoms = self._places.atoms(self._places.of(name))
+            atoms = self.places.atoms(self.places.of(name))
             if any(step.to_device in self._pages[atom] for atom in atoms):
                 self.problems.append(f"{step.name} moves the pages of {name}, which are there already")
             for atom in atoms:
@@ -255,7 +254,7 @@ class _Machine:
     def _allocation(self, step: Alloc | Free) -> None:
         members = self._arena.get(step.arena, [])
         for name in members:
-            self._contents[name] = poison(0, self._places.of(name).end)
+            self._contents[name] = contents.poison(0, self.places.of(name).end)
         if isinstance(step, Alloc):
             self._missing -= set(members)
             self._live_bytes += self._bytes[step.arena]
@@ -265,19 +264,19 @@ class _Machine:
             self._live_bytes -= self._bytes[step.arena]
 
     def _check(self, step: str, name: str) -> None:
-        if self._places.of(name).buffer in self._missing:
+        if self.places.of(name).buffer in self._missing:
             self.problems.append(f"{step} touches {name}, which is not allocated then")
 
     def content(self, name: str) -> Content:
         """What a buffer holds."""
-        return self._read(self._places.of(name))
+        return self._read(self.places.of(name))
 
     def _read(self, place: Place) -> Content:
-        return sliced(self._contents[place.buffer], place.first, place.end)
+        return contents.sliced(self._contents[place.buffer], place.first, place.end)
 
     def _write(self, place: Place, content: Content) -> None:
-        wanted = sliced(content, 0, place.end - place.first)
-        self._contents[place.buffer] = put(self._contents[place.buffer], place.first, wanted)
+        wanted = contents.sliced(content, 0, place.end - place.first)
+        self._contents[place.buffer] = contents.put(self._contents[place.buffer], place.first, wanted)
 
 
 # --- where things lie -----------------------------------------------------------------------------------
@@ -319,7 +318,7 @@ class _Places:
 
     def operand(self, graph: Graph, call: KernelCall, name: str) -> int:
         """Where an operand of a call begins in its buffer."""
-        cell = cell_of(call)[graph.pieces.get(name, (name,))[0]]
+        cell = call.cells(graph, name)[0]
         far = f"{cell}@device"
         return self._places[far if call.kernel.device and far in self._places else cell].first
 
@@ -330,40 +329,19 @@ class _Places:
 def unordered(script: Script, program: Program) -> Iterator[str]:
     """A line for each two steps of which one writes what the other touches, and that streams and `after` leave in any
     order."""
-    kernels = {kernel.name: kernel for kernel in script.calls}
-    ways = row_wise_kernels(script.graph)
-    places = _Places(program)
-    arenas: dict[str, list[str]] = {}
-    for each in program.buffers:
-        if each.part_of is None:
-            arenas.setdefault(each.arena or each.name, []).append(each.name)
-    predecessors = _predecessors(program.steps)
+    machine = _Machine(script, program)
     before: dict[str, int] = {}
+    last: dict[int, str] = {}
     bit = {step.name: 1 << number for number, step in enumerate(program.steps)}
     touched: dict[tuple[str, int], list[tuple[str, bool]]] = {}
     seen: set[tuple[str, str]] = set()
-
-    def accesses(step: Step) -> Iterator[tuple[Place, bool]]:
-        if isinstance(step, Launch | HostCall):
-            kernel = kernels[step.name.partition("#")[0]]
-            read, written = operands(step, kernel, script.graph, ways[kernel.origin or kernel.name], places)
-            yield from ((place, False) for place in read)
-            yield from ((place, True) for place in written)
-        elif isinstance(step, Alloc | Free):
-            yield from ((places.of(name), True) for name in arenas.get(step.arena, ()))
-        elif isinstance(step, Prefetch):
-            yield from ((places.of(name), True) for name in step.buffers)
-        for source, target in step.messages:
-            yield places.of(source), False
-            yield places.of(target), True
-
     for step in program.steps:
         known = 0
-        for name in predecessors[step.name]:
+        for name in (*step.after, *([last[step.stream]] if step.stream in last else ())):
             known |= before[name] | bit[name]
-        before[step.name] = known
-        for place, writing in accesses(step):
-            for atom in places.atoms(place):
+        before[step.name], last[step.stream] = known, step.name
+        for place, writing in machine.accesses(step):
+            for atom in machine.places.atoms(place):
                 others = touched.setdefault(atom, [])
                 for other, wrote in others:
                     if (wrote or writing) and not known & bit[other] and (other, step.name) not in seen:
@@ -373,32 +351,5 @@ def unordered(script: Script, program: Program) -> Iterator[str]:
                 others.append((step.name, writing))
 
 
-def operands(
-    step: Launch | HostCall, kernel: GraphKernel, graph: Graph, how: RowWise | str, places: _Places
-) -> tuple[list[Place], list[Place]]:
-    """(what is read, what is written) by a call, for each of the kernel's own operands."""
-    pointers = [each.buffer for each in step.arguments if isinstance(each, Pointer)]
-    names = (*kernel.read_operands, *kernel.write_operands)
-    if isinstance(kernel.body, FusedBody):
-        passed = [each.buffer for each in kernel.body.fragment.launch.arguments if isinstance(each, Pointer)]
-        named = dict(zip(passed, pointers, strict=True))
-        pointers = [named[name] for name in names]
-    in_chunks = "#" in step.name and isinstance(how, RowWise)
-    found = []
-    for name, pointer in zip(names, pointers, strict=True):
-        place = places.of(pointer)
-        if not (in_chunks and isinstance(how, RowWise) and name in how.split):
-            # One pointer may be to several pieces, of which it names the first.
-            place = Place(place.named, place.buffer, place.first, place.first + int(graph.operand(name).elements))
-        found.append(place)
-    return found[: len(kernel.read_operands)], found[len(kernel.read_operands) :]
-
-
 def _given(name: str, elements: int) -> Content:
     return (Elements(f"input {name}", 0, int(elements)),)
-
-
-def _entry(step: Launch | HostCall) -> Entry:
-    """As what a step calls it, with its own scalars."""
-    scalars: tuple[Argument, ...] = tuple(each for each in step.arguments if not isinstance(each, Pointer))
-    return Entry(source=step.source, entry=step.entry, scalars=scalars)

@@ -21,6 +21,13 @@ def usual_fill(dtype: str) -> Fill:
     return Fill(kind="integers", low=max(least, -(2**7)) if most < 2**31 - 1 else 0, high=min(most, 2**31 - 1))
 
 
+def written_fill(fill: Fill) -> object:
+    """As it stands in a file."""
+    if fill.kind in ("zeros", "iota"):
+        return fill.kind
+    return {fill.kind: fill.low if fill.kind == "constant" else [fill.low, fill.high]}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """The paper's parameters; degrees are (least, most), both included."""

@@ -1,37 +1,25 @@
 """The kernel graph: kernels on the host and on the device, and the vectors that flow between them.
 
-    Graph   :=  vectors, kernels in schedule order, inputs, outputs, placed, loop, carried, limit, adjacent
-    Kernel  :=  name, on (host | device), reads, writes, in_place, body
-    Vector  :=  name, dtype, elements, fill, compare
-    Body    :=  Mix | Formula (an expression for each output) | Text (source, entry, grid, block, values)
-             |  FusedBody (a launch of another strategy's, in the place of several kernels)
-
 A vector is written once (single assignment; Kessler, section 3). What is stored where another vector was is still
 another vector: both share a *cell*, one place in each memory. In a loop the body is executed again and again, and a
 `carried` vector of one iteration is an input of the next.
 """
 
 import functools
-import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 from fusiond.model.language.dtypes import DTYPES
 from fusiond.model.program import EQUAL, Compare, Fill
 from fusiond.strategy.composition.fragments import Fragment
 
+Kept = TypeVar("Kept")
 HOST, DEVICE = "host", "device"
 MEMORIES = COPIED, MAPPED, MANAGED = "copied", "mapped", "managed"
 """Where a vector may lie that both sides use: in both memories, in memory of the host that the device reads, or in
 memory whose pages move."""
-_NOT_COMPUTED = ("float8_e4m3fn", "float8_e5m2")
-
-
-def in_formulas(dtype: str) -> bool:
-    """Whether formulas compute with such elements."""
-    return dtype not in _NOT_COMPUTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +128,20 @@ class RegionDocument:
     writes: Mapping[str, str] = field(compare=False)
 
 
+class Keeping:
+    """What never changes, and keeps what is made of it."""
+
+    def kept(self, name: str, make: Callable[[Self], Kept]) -> Kept:
+        """What is made of it, once."""
+        held: dict[str, Any] = self.__dict__.setdefault("_kept", {})
+        if name not in held:
+            held[name] = make(self)
+        found: Kept = held[name]
+        return found
+
+
 @dataclass(frozen=True, kw_only=True)  # without slots: what is derived is kept
-class Graph:
+class Graph(Keeping):
     """See the module's docstring. The order of `kernels` is the schedule."""
 
     name: str
@@ -165,11 +165,6 @@ class Graph:
     """What its numbers may follow from (they are Extents then), by name."""
 
     @functools.cached_property
-    def derived(self) -> dict[str, Any]:
-        """What is made of it again and again, kept by whoever makes it: texts, for one."""
-        return {}
-
-    @functools.cached_property
     def index(self) -> Mapping[str, int]:
         """Vector name -> its place in `vectors`."""
         return MappingProxyType({each.name: number for number, each in enumerate(self.vectors)})
@@ -183,7 +178,7 @@ class Graph:
         """What kernels can be passed beside vectors: those that are cut, and several of their pieces."""
         found = {each.vector.name: each.vector for each in self.cut}
         for name, pieces in self.runs:
-            elements = sum((self.vector(each).elements for each in pieces[1:]), self.vector(pieces[0]).elements)
+            elements = sum(self.vector(each).elements for each in pieces)
             found[name] = replace(self.vector(pieces[0]), name=name, elements=elements)
         return MappingProxyType(found)
 
@@ -198,47 +193,56 @@ class Graph:
 
     @functools.cached_property
     def home(self) -> Mapping[str, CutVector]:
-        """Piece -> the vector that is cut."""
+        """Piece -> the vector that is cut, and its pieces."""
         return MappingProxyType({name: each for each in self.cut for name in each.pieces})
 
     @functools.cached_property
-    def glued(self) -> Mapping[str, tuple[str, int]]:
-        """Cell of a piece -> the vector (or what stands for it) of which it is one, and the bytes of that before it."""
-        found: dict[str, tuple[str, int]] = {}
+    def wholes(self) -> Mapping[str, CutVector]:
+        """What the cells of a vector that is cut are together (the vector, or what stands for it: `x.store`) -> the
+        vector and these cells."""
+        found = {}
         for each in self.cut:
-            lead = 0
-            for name in each.pieces:
-                found.setdefault(self.cell[name], (self.whole_cell(each), lead))
-                vector = self.vector(name)
-                lead += vector.elements * DTYPES[vector.dtype].bytes
+            cells = tuple(self.cell[name] for name in each.pieces)
+            found[each.vector.name + ("" if cells == each.pieces else ".store")] = replace(each, pieces=cells)
         return MappingProxyType(found)
+
+    @functools.cached_property
+    def homes(self) -> Mapping[str, tuple[str, int]]:
+        """Cell of a piece -> what it is a piece of (a name in `wholes`), and from which element on."""
+        found: dict[str, tuple[str, int]] = {}
+        for name, whole in self.wholes.items():
+            at = 0
+            for cell in whole.pieces:
+                found[cell] = name, at
+                at += self.members[cell][0].elements
+        return MappingProxyType(found)
+
+    @functools.cached_property
+    def glued(self) -> Mapping[str, tuple[str, int]]:
+        """Cell of a piece -> what it is a piece of, and the bytes of that before it."""
+        width = {name: DTYPES[each.vector.dtype].bytes for name, each in self.wholes.items()}
+        return MappingProxyType({cell: (home, first * width[home]) for cell, (home, first) in self.homes.items()})
 
     @functools.cached_property
     def device_runs(self) -> tuple[tuple[str, ...], ...]:
         """Cells of pieces that have to lie together on the device: a kernel there is passed one pointer to all of
         them."""
-        wholes = tuple(dict.fromkeys(tuple(self.cell[name] for name in each.pieces) for each in self.cut))
-        place = {name: (number, at) for number, cells in enumerate(wholes) for at, name in enumerate(cells)}
-        joined = [[False] * len(cells) for cells in wholes]  # whether a piece lies with the one before it
-        for kernel in self.kernels:
-            for name in (*kernel.read_operands, *kernel.write_operands) if kernel.device else ():
-                own = self.pieces.get(name, ())
-                if own:
-                    number, at = place[self.cell[own[0]]]
-                    joined[number][at + 1 : at + len(own)] = [True] * (len(own) - 1)
-        found = []
-        for cells, with_last in zip(wholes, joined, strict=True):
-            starts = [at for at, together in enumerate(with_last) if not together]
-            runs = (cells[a:b] for a, b in itertools.pairwise([*starts, len(cells)]))
-            found += [run for run in runs if len(run) > 1]
-        return tuple(found)
+        with_last = {
+            self.cell[piece]
+            for kernel in self.kernels if kernel.device
+            for name in (*kernel.read_operands, *kernel.write_operands)
+            for piece in self.pieces.get(name, ())[1:]
+        }  # fmt: skip
+        runs: list[list[str]] = []
+        for whole in self.wholes.values():
+            for cell in whole.pieces:
+                if cell in with_last:
+                    runs[-1].append(cell)
+                else:
+                    runs.append([cell])
+        return tuple(tuple(run) for run in runs if len(run) > 1)
 
-    def whole_cell(self, cut: CutVector) -> str:
-        """What the cells of a vector that is cut are together: the vector, or what stands for it: `x.store`."""
-        cell = self.cell[cut.pieces[0]]
-        return cut.vector.name if cell == cut.pieces[0] else f"{cell.partition('[')[0]}.store"
-
-    def as_given(self, names: tuple[str, ...]) -> tuple[str, ...]:
+    def as_given(self, names: Iterable[str]) -> tuple[str, ...]:
         """Vectors as the user names them: pieces as what they are of."""
         return tuple(dict.fromkeys(self.home[each].vector.name if each in self.home else each for each in names))
 
@@ -269,15 +273,17 @@ class Graph:
         return MappingProxyType({name: f"{home}.store" if home in shared else home for name, home in first.items()})
 
     @functools.cached_property
+    def members(self) -> Mapping[str, tuple[Vector, ...]]:
+        """Cell -> the vectors that lie in it, one after the other."""
+        found: dict[str, list[Vector]] = {}
+        for vector in self.vectors:
+            found.setdefault(self.cell[vector.name], []).append(vector)
+        return MappingProxyType({name: tuple(each) for name, each in found.items()})
+
+    @functools.cached_property
     def neighbours(self) -> tuple[tuple[str, ...], ...]:
-        """Runs of cells that lie next to each other, each once: pieces that are stored where others were lie as those
-        do."""
-        runs = list(dict.fromkeys(tuple(self.cell[name] for name in run) for run in self.adjacent))
-        holding: dict[str, list[tuple[str, ...]]] = {}
-        for run in runs:
-            for name in run:
-                holding.setdefault(name, []).append(run)
-        return tuple(run for run in runs if not any(run != other and {*run} <= {*other} for other in holding[run[0]]))
+        """Runs of cells that lie next to each other, each once."""
+        return tuple(dict.fromkeys(tuple(self.cell[name] for name in run) for run in self.adjacent))
 
     @property
     def shares_storage(self) -> bool:

@@ -1,14 +1,5 @@
 """Reads a kernel graph's YAML file; docs/transfer.md describes the format.
 
-    graph: fig2
-    sizes: {elements: 4096}
-    elements: elements                      # of every vector, unless `vectors` says otherwise
-    dtype: uint32
-    inputs: [A, B, C]
-    outputs: [D, G]
-    kernels:
-      - {name: k0, on: device, reads: [B, A], writes: [D, E]}
-
 Every mistake is a RequestError with file, line and key.
 """
 
@@ -19,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from fusiond.model.errors import RequestError, UnknownName
@@ -26,12 +18,11 @@ from fusiond.model.inputs import documents, values
 from fusiond.model.inputs.documents import Node
 from fusiond.model.language import expressions, extents
 from fusiond.model.language.dtypes import DTYPES
-from fusiond.model.program import default_compare
+from fusiond.model.nouns import frozen
 from fusiond.strategy import Inputs
-from fusiond_transfer.frontend import generator, regions, row_wise, single_assignment, sub_vectors, verify
+from fusiond_transfer.frontend import generator, row_wise, single_assignment, sub_vectors, verify
 from fusiond_transfer.frontend.generator import Shape, usual_fill
 from fusiond_transfer.frontend.graph import (
-    COPIED,
     DEVICE,
     HOST,
     MEMORIES,
@@ -40,6 +31,7 @@ from fusiond_transfer.frontend.graph import (
     Graph,
     GraphKernel,
     Mix,
+    RegionDocument,
     Text,
     Vector,
 )
@@ -55,6 +47,8 @@ KERNEL_KEYS = (
     "name", "on", "reads", "writes", "in_place", "body", "source", "entry", "values", "grid", "block", "shared",
     "rows", "whole",
 )  # fmt: skip
+NOT_GENERATED = ("inputs", "outputs", "kernels", "vectors", "loop", "carried", "adjacent", "placed", "regions")
+REGION_KEYS = ("keys", "sizes", "reads", "writes")
 GENERATE_KEYS = ("kernels", "inputs", "indegree", "outdegree", "device_percent", "seed")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 MAX_GENERATED = 20_000
@@ -88,11 +82,13 @@ def read(inputs: Inputs, path: str, *, sizes: Mapping[str, int], where: str, siz
     known |= sizes
     reader = _Reader(inputs, path, keys, known)
     graph = _checked(reader, document)
+    described = {key: node.plain() for key, node in keys.items() if key not in ("summary", "sizes", "odd")}
+    files = {each.name: each.fill.digest for each in graph.vectors if each.fill.digest}
     return Read(
         graph=graph,
         sizes=known,
         odd=odd,
-        content=_content(keys, reader.sources, graph),
+        content=[described, dict(sorted(reader.sources.items())), *([files] if files else [])],
         sources={reader.paths[name]: text for name, text in reader.sources.items()},
     )
 
@@ -126,7 +122,8 @@ class _Reader:
 
     def graph(self) -> Graph:
         keys = self.keys
-        default = self._default()
+        usual = Vector(name="_", elements=self._sizes.get("elements", 1), fill=usual_fill("uint32"))
+        default = self._vector("_", keys, usual)
         if "generate" in keys:
             return self._generated(keys["generate"], default)
         for name in ("inputs", "outputs", "kernels"):
@@ -156,7 +153,7 @@ class _Reader:
             carried=tuple((name, node.text()) for name, node in carried.items()),
             limit_bytes=self._limit(),
             adjacent=tuple(_names(node) for node in self._listed("adjacent")),
-            regions=tuple(regions.read(node, self._beside, self._sizes, vectors) for node in self._listed("regions")),
+            regions=tuple(self._region(node, vectors) for node in self._listed("regions")),
             iterations=self._iterations(loop=loop),
         )
         return sub_vectors.resolved(graph, spans) if spans else graph
@@ -175,8 +172,9 @@ class _Reader:
     def _vectors(self, inputs: Sequence[str], drafts: Sequence[GraphKernel], default: Vector) -> dict[str, Vector]:
         """What is read in or written, with what the file says of it."""
         own = self.keys["vectors"].mapping() if "vectors" in self.keys else {}
+        keys = {name: node.mapping(known=VECTOR_KEYS) for name, node in own.items()}
         written = [sub_vectors.whole_name(name) for draft in drafts for name in draft.writes]
-        found = {name: self._vector(name, own.get(name), default) for name in dict.fromkeys([*inputs, *written])}
+        found = {name: self._vector(name, keys.get(name, {}), default) for name in dict.fromkeys([*inputs, *written])}
         for name, node in own.items():
             if name not in found:
                 raise UnknownName("vector", name, found, where=node.where)
@@ -212,7 +210,7 @@ class _Reader:
         return int(self._integer(limits["device_bytes"]))
 
     def _generated(self, node: Node, default: Vector) -> Graph:
-        for name in ("inputs", "outputs", "kernels", "vectors", "loop", "carried", "adjacent", "placed", "regions"):
+        for name in NOT_GENERATED:
             if name in self.keys:
                 raise self.keys[name].fail("stands beside 'generate', which makes all of it")
         keys = node.mapping(known=GENERATE_KEYS, required=GENERATE_KEYS[:4])
@@ -228,22 +226,8 @@ class _Reader:
         vectors = tuple(dataclasses.replace(default, name=each.name) for each in graph.vectors)
         return dataclasses.replace(graph, vectors=vectors, limit_bytes=self._limit())
 
-    # --- vectors ---
-
-    def _default(self) -> Vector:
-        keys = self.keys
-        dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else "uint32"
-        elements = self._integer(keys["elements"]) if "elements" in keys else self._sizes.get("elements", 1)
-        fill = values.fill(keys["fill"], dtype, self._file) if "fill" in keys else usual_fill(dtype)
-        memory = keys["memory"].choice(*MEMORIES) if "memory" in keys else COPIED
-        return Vector(
-            name="_", dtype=dtype, elements=elements, fill=fill, compare=default_compare(dtype), memory=memory
-        )
-
-    def _vector(self, name: str, node: Node | None, default: Vector) -> Vector:
-        if node is None:
-            return dataclasses.replace(default, name=name)
-        keys = node.mapping(known=VECTOR_KEYS)
+    def _vector(self, name: str, keys: Mapping[str, Node], default: Vector) -> Vector:
+        """A vector by keys of its own, or of the file."""
         dtype = keys["dtype"].choice(*DTYPES) if "dtype" in keys else default.dtype
         usual = default.fill if dtype == default.dtype else usual_fill(dtype)
         return Vector(
@@ -292,15 +276,37 @@ class _Reader:
             shared_bytes=self._integer(keys["shared"]) if "shared" in keys else 0,
         )
 
+    def _region(self, node: Node, vectors: Mapping[str, Vector]) -> RegionDocument:
+        """A document for another strategy that describes several kernels, under the name of its kind."""
+        keys = node.mapping(required=("reads", "writes"))
+        kinds = [name for name in keys if name not in REGION_KEYS]
+        if len(kinds) != 1:
+            raise node.fail("needs one document, such as `pipeline: ./file.yaml`, beside keys, sizes, reads and writes")
+        path, text = self._beside(keys[kinds[0]])
+        given = keys["sizes"].mapping() if "sizes" in keys else {}
+        more = keys["keys"].mapping() if "keys" in keys else {}
+        return RegionDocument(
+            name=PurePath(path).stem,
+            kind=kinds[0],
+            path=path,
+            text=text,
+            keys=frozen({name: each.plain() for name, each in more.items()}),
+            sizes=frozen({name: self._integer(each) for name, each in given.items()}),
+            reads=_passed(keys["reads"], vectors),
+            writes=_passed(keys["writes"], vectors),
+        )
+
     def _beside(self, node: Node) -> tuple[str, str]:
         """(path, text) of a file beside the graph's."""
+        inputs, path = self._named(node)
+        name = node.text()
+        self.paths[name], self.sources[name] = path, inputs.text(path, where=node.where)
+        return path, self.sources[name]
+
+    def _named(self, node: Node) -> tuple[Inputs, str]:
         if self._inputs is None:
             raise node.fail("names a file, and there are no files here")
-        name = node.text()
-        path = self._inputs.beside(self._path, name, where=node.where)
-        self.paths[name] = path
-        self.sources[name] = self._inputs.text(path, where=node.where)
-        return path, self.sources[name]
+        return self._inputs, self._inputs.beside(self._path, node.text(), where=node.where)
 
     def _word(self, node: Node) -> int:
         """A value that an entry can take: it has 32 bits there."""
@@ -331,10 +337,8 @@ class _Reader:
 
     def _file(self, node: Node) -> tuple[str, str]:
         """An .npy file beside the graph's, and the key of what it holds."""
-        if self._inputs is None:
-            raise node.fail("names a file, and there are no files here")
-        path = self._inputs.beside(self._path, node.text(), where=node.where)
-        return path, self._inputs.digest(path, where=node.where)
+        inputs, path = self._named(node)
+        return path, inputs.digest(path, where=node.where)
 
 
 # --- small values ---------------------------------------------------------------------------------------
@@ -342,6 +346,17 @@ class _Reader:
 
 def _names(node: Node) -> tuple[str, ...]:
     return tuple(each.text() for each in node.sequence())
+
+
+def _passed(node: Node, vectors: Mapping[str, Vector]) -> Mapping[str, str]:
+    """Of a region: its name -> the vector."""
+    found = {name: each.text() for name, each in node.mapping().items()}
+    if not found:
+        raise node.fail("names nothing; expected {name in the document: vector}")
+    for each in node.mapping().values():
+        if sub_vectors.whole_name(each.text()) not in vectors:
+            raise UnknownName("vector", each.text(), vectors, where=each.where)
+    return frozen(found)
 
 
 def _formulas(draft: GraphKernel, node: Node, elements: Mapping[str, int]) -> Formula:
@@ -374,9 +389,6 @@ def _span(node: Node) -> tuple[int, int]:
     return values[0], values[1]
 
 
-# --- the whole ------------------------------------------------------------------------------------------
-
-
 def _refuse(graph: Graph, document: Node, keys: Mapping[str, Node]) -> None:
     """Raise the first problem, at the place in the file that it is about."""
     for problem in verify.problems(graph):
@@ -402,10 +414,3 @@ def _where(place: Sequence[str | int], document: Node, keys: Mapping[str, Node])
                 break
             node = node.value[step]
     return node.where
-
-
-def _content(keys: Mapping[str, Node], sources: Mapping[str, str], graph: Graph) -> Any:
-    left_out = ("summary", "sizes", "odd")
-    described = {key: node.plain() for key, node in keys.items() if key not in left_out}
-    files = {each.name: each.fill.digest for each in graph.vectors if each.fill.digest}
-    return [described, dict(sorted(sources.items())), *([files] if files else [])]

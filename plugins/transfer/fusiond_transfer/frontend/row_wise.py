@@ -1,14 +1,11 @@
 """Which kernels work row by row, so that they can be cut into chunks that follow each other.
 
 A kernel is row-wise over R rows when row r of all that it writes is made of row r of the operands that are split, and
-of others that are read whole. Two ways to know:
-
-    formula, default    element by element, of vectors of one length: seen from the formula
-    source              `rows: height` in the graph's file: the kernel at another `height` is the kernel of so many rows
-
-A chunk is then the same entry on parts of the vectors, with the lengths, values and grid of so many rows.
+of others that are read whole: seen from a formula (a row is an element), or declared for a source. A chunk is then the
+same entry on parts of the vectors, with the lengths, values and grid of so many rows.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fusiond.model.english import counted
@@ -40,53 +37,33 @@ def row_wise(graph: Graph, kernel: GraphKernel) -> RowWise | str:
 
 def _row_wise(graph: Graph, kernel: GraphKernel) -> RowWise | str:
     body = kernel.body
+    elements = {name: graph.operand(name).elements for name in (*kernel.read_operands, *kernel.write_operands)}
     if isinstance(body, Text):
-        return _declared(graph, kernel) if kernel.rows else "nothing declares its rows"
+        return _declared(graph, kernel, elements) if kernel.rows else "nothing declares its rows"
     if isinstance(body, FusedBody):
         return "another strategy made it"
-    lengths = {int(graph.operand(name).elements) for name in kernel.write_operands}
-    if len(lengths) > 1:
+    first = kernel.write_operands[0]
+    rows = elements[first]
+    if any(int(elements[name]) != int(rows) for name in kernel.write_operands):
         return "its outputs differ in length"
     if isinstance(body, Formula) and any(formula.parse(text).summed for text in body.texts):
         return "it sums over all elements"
-    return _of_elements(graph, kernel)
-
-
-def _of_elements(graph: Graph, kernel: GraphKernel) -> RowWise | str:
-    first = kernel.write_operands[0]
-    rows = graph.operand(first).elements
     if int(rows) == 1:
         return f"{first} has one element"
-    split = []
-    for name in _operands(kernel):
-        elements = graph.operand(name).elements
-        if elements == rows:
-            split.append(name)
-        elif elements != 1 or name in kernel.write_operands:
-            return f"{name} has {counted(int(elements), 'element')} where {first} has {int(rows)}"
-    return RowWise(rows=rows, split=tuple(split))
+    for name, each in elements.items():
+        if each not in (1, rows):
+            return f"{name} has {counted(int(each), 'element')} where {first} has {int(rows)}"
+    return RowWise(rows=rows, split=tuple(name for name, each in elements.items() if each == rows))
 
 
-def _operands(kernel: GraphKernel) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*kernel.read_operands, *kernel.write_operands)))
-
-
-def _declared(graph: Graph, kernel: GraphKernel) -> RowWise | str:
-    sizes = dict(graph.sizes)
-    rows = extents.size(kernel.rows, sizes[kernel.rows])
-    split = tuple(name for name in _operands(kernel) if name not in kernel.whole)
+def _declared(graph: Graph, kernel: GraphKernel, elements: Mapping[str, int]) -> RowWise | str:
+    rows = extents.size(kernel.rows, dict(graph.sizes)[kernel.rows])
+    split = tuple(name for name in elements if name not in kernel.whole)
     for name in split:
-        elements = graph.operand(name).elements
-        if elements % int(rows) or _at(elements, sizes, kernel.rows, 2 * int(rows)) != 2 * int(elements):
-            return f"{name} has {text_of(elements)} elements, which is not so many for each of {kernel.rows} rows"
+        each = elements[name]
+        if each % int(rows) or _substituted(each, graph, kernel.rows, 2 * int(rows)) != 2 * int(each):
+            return f"{name} has {text_of(each)} elements, which is not so many for each of {kernel.rows} rows"
     return RowWise(rows=rows, split=split, declared=kernel.rows)
-
-
-def _at(number: int, sizes: dict[str, int], name: str, value: int) -> int:
-    """What a number is at another size."""
-    if not isinstance(number, Extent):
-        return number
-    return int(expressions.parse_formula(number.text).integer({**sizes, name: value}))
 
 
 def problem(graph: Graph, kernel: GraphKernel) -> str | None:
@@ -107,9 +84,6 @@ def problem(graph: Graph, kernel: GraphKernel) -> str | None:
     return f"{kernel.name}: {found}" if isinstance(found, str) else None
 
 
-# --- one chunk ------------------------------------------------------------------------------------------
-
-
 def at_rows(graph: Graph, kernel: GraphKernel, how: RowWise, rows: int) -> Text:
     """A source's values, grid and shared memory for so many rows (an Extent, or a number)."""
     body = kernel.body
@@ -118,16 +92,13 @@ def at_rows(graph: Graph, kernel: GraphKernel, how: RowWise, rows: int) -> Text:
     def moved(number: int) -> int:
         return _substituted(number, graph, how.declared, rows)
 
-    return replace(
-        body,
-        values=tuple(moved(each) for each in body.values),
-        grid=(moved(body.grid[0]), moved(body.grid[1]), moved(body.grid[2])),
-        shared_bytes=moved(body.shared_bytes),
-    )
+    x, y, z = map(moved, body.grid)
+    values = tuple(map(moved, body.values))
+    return replace(body, values=values, grid=(x, y, z), shared_bytes=moved(body.shared_bytes))
 
 
 def _substituted(number: int, graph: Graph, name: str, rows: int) -> int:
-    """A number in which a size is another one: the same formula, over the chunk's rows."""
+    """A number in which a size is another one: the same formula, over so many rows."""
     if not isinstance(number, Extent):
         return number
     known = {each: extents.size(each, value) for each, value in graph.sizes}

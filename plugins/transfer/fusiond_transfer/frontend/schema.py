@@ -17,7 +17,7 @@ from fusiond.model.inputs.schemas import (
 )
 from fusiond.model.language.dtypes import DTYPES
 from fusiond_transfer.frontend.graph import DEVICE, HOST, MEMORIES
-from fusiond_transfer.frontend.parser import GENERATE_KEYS, MAX_GENERATED
+from fusiond_transfer.frontend.parser import GENERATE_KEYS, MAX_GENERATED, NOT_GENERATED
 
 _DTYPE = {"enum": list(DTYPES)}
 _DIMS = {"anyOf": [EXPRESSION, list_of(EXPRESSION, least=1, most=3)]}
@@ -25,7 +25,6 @@ _FORMULA = {"type": ["string", "number"], "description": "an expression over wha
 _MADE = {"type": "integer", "minimum": 1, "maximum": MAX_GENERATED}
 _SPAN = list_of({"type": "integer", "minimum": 1, "maximum": 100}, least=2, most=2)
 _OF_A_SOURCE = ("entry", "values", "grid", "block", "shared", "rows", "whole")
-_NOT_GENERATED = ("inputs", "outputs", "kernels", "vectors", "loop", "carried", "adjacent", "placed", "regions")
 
 
 def graph() -> dict[str, Any]:
@@ -103,7 +102,7 @@ def graph() -> dict[str, Any]:
         ["graph"],
         **{
             "if": {"required": ["generate"]},
-            "then": {"not": {"anyOf": [{"required": [key]} for key in _NOT_GENERATED]}},
+            "then": {"not": {"anyOf": [{"required": [key]} for key in NOT_GENERATED]}},
             "else": {"required": ["inputs", "outputs", "kernels"]},
         },
     )

@@ -2,16 +2,17 @@
 
     k0 writes v; k1 reads v, writes v; k2 reads v   -->   k0 writes v; k1 reads v, writes v_2; k2 reads v_2
 
-A read is of what was written last before it, an output of what was written last of all. Each name has a place of its
-own, so that messages can be moved past the kernel, unless the kernel's `in_place` says that both share one.
+Each name has a place of its own, so that messages can be moved past the kernel, unless its `in_place` says that both
+share one.
 """
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fusiond_transfer.frontend.graph import Body, Formula, Graph, GraphKernel
+from fusiond_transfer.frontend.graph import Formula, Graph, GraphKernel
 
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b(?!\s*\()")
 
@@ -19,9 +20,8 @@ _WORD = re.compile(r"\b[A-Za-z_]\w*\b(?!\s*\()")
 def renamed(graph: Graph) -> Graph:
     """The graph with every vector written once; the very same where it is so already."""
     count = Counter(name for kernel in graph.kernels for name in dict.fromkeys(kernel.writes))
-    count.update(name for name in graph.inputs if name in count)
-    again = {name for name, times in count.items() if times > 1}
-    if not again:
+    count.update(count.keys() & {*graph.inputs})
+    if max(count.values(), default=0) < 2:
         return graph
     taken = {*graph.index, *(kernel.name for kernel in graph.kernels)}
     now: dict[str, str] = {name: name for name in graph.inputs}
@@ -34,7 +34,9 @@ def renamed(graph: Graph) -> Graph:
             if name not in now:
                 now[name] = after[name] = name
             elif name not in after:
-                after[name] = _fresh(name, taken)
+                numbered = (f"{name}_{number}" for number in itertools.count(2))
+                after[name] = next(each for each in numbered if each not in taken)
+                taken.add(after[name])
                 of[after[name]] = name
         now.update(after)
         kernels.append(_kernel(kernel, before, after))
@@ -48,26 +50,16 @@ def renamed(graph: Graph) -> Graph:
     )
 
 
-def _fresh(name: str, taken: set[str]) -> str:
-    number = 2
-    while f"{name}_{number}" in taken:
-        number += 1
-    taken.add(f"{name}_{number}")
-    return f"{name}_{number}"
-
-
 def _kernel(kernel: GraphKernel, before: Mapping[str, str], after: Mapping[str, str]) -> GraphKernel:
+    body = kernel.body
+    if isinstance(body, Formula):
+        texts = (_WORD.sub(lambda word: before.get(word[0], word[0]), text) for text in body.texts)
+        body = Formula(texts=tuple(texts))
     return replace(
         kernel,
         reads=tuple(before[name] for name in kernel.reads),
         writes=tuple(after.get(name, name) for name in kernel.writes),
         whole=tuple(before.get(name, name) for name in kernel.whole),
         in_place=tuple((after.get(new, new), before.get(old, old)) for new, old in kernel.in_place),
-        body=_body(kernel.body, before),
+        body=body,
     )
-
-
-def _body(body: Body, before: Mapping[str, str]) -> Body:
-    if not isinstance(body, Formula):
-        return body
-    return Formula(texts=tuple(_WORD.sub(lambda word: before.get(word[0], word[0]), text) for text in body.texts))

@@ -1,15 +1,8 @@
-"""Which of a graph's sizes its Programs cannot be moved away from.
+"""Which of a graph's sizes its Programs cannot be moved away from; docs/transfer.md lists them.
 
 Texts and schedules are made at the sizes of a job. Nearly all of what they take from them is passed to the kernels;
-what is decided by them is here:
-
-- under a limit, who may be on the device at once
-- what stands in the text that another strategy made of several kernels
-- how often a loop is unrolled
-- lengths that are equal at these sizes, though nothing says that they always are: one loop over both, one storage
-- a vector of one element where a formula takes that element for all of an output
-
-A graph of more than MANY_KERNELS has plain numbers: to carry formulas through its Programs takes longer than to plan.
+what is decided by them is here. A graph of more than MANY_KERNELS has plain numbers: to carry formulas through its
+Programs takes longer than to plan.
 """
 
 import dataclasses

@@ -65,33 +65,24 @@ def span(name: str, elements: Mapping[str, int], number: Callable[[str], int]) -
     return Span(whole, first, end)
 
 
-def of_formula(kernel: GraphKernel, elements: Mapping[str, int]) -> dict[str, int]:
-    """Vector, as a kernel's formula names it -> how many elements of it are read, or written. PartError where a name
-    would stand for two parts."""
-    found: dict[str, int] = {}
-    for names in (kernel.reads, kernel.writes):
-        wholes = {whole_name(name): name for name in names}
-        twice = [name for name in names if wholes[whole_name(name)] != name]
-        differing = [name for name in names if found.get(whole_name(name), elements[name]) != elements[name]]
-        for name in (*twice, *differing):
-            raise PartError(f"{whole_name(name)} would stand for two parts of it; a source gets a pointer to each")
-        found |= {whole: elements[name] for whole, name in wholes.items()}
-    return found
-
-
 def unfit(texts: Sequence[str], kernel: GraphKernel, elements: Mapping[str, int]) -> str | None:
     """Why formulas do not fit their kernel, whose operands have so many elements; None when they do."""
-    try:
-        own = of_formula(kernel, elements)
-    except PartError as problem:
-        return str(problem)
+    found: dict[str, int] = {}  #: Vector, as the formula names it -> how many elements of it are read, or written
+    for names in (kernel.reads, kernel.writes):
+        wholes = {whole_name(name): name for name in names}
+        for name in names:
+            whole = whole_name(name)
+            if wholes[whole] != name or found.get(whole, elements[name]) != elements[name]:
+                return f"{whole} would stand for two parts of it; a source gets a pointer to each"
+        found |= {whole: elements[name] for whole, name in wholes.items()}
     reads, writes = (tuple(map(whole_name, names)) for names in (kernel.reads, kernel.writes))
-    return formula.mismatch(texts, reads, writes, own)
+    return formula.mismatch(texts, reads, writes, found)
 
 
 def resolved(graph: Graph, spans: Mapping[str, Span]) -> Graph:
     """A graph whose kernels name parts, as one of pieces. `spans`: what each such name is."""
-    spans = {name: each for name, each in spans.items() if not _all_of(graph, each)}
+    length = {each.name: int(each.elements) for each in graph.vectors}
+    spans = {name: each for name, each in spans.items() if int(each.end) - int(each.first) < length[each.whole]}
     wanted = {each.whole for each in spans.values()}
     cuts = {each.name: _bounds(each, spans) for each in graph.vectors if each.name in wanted}
     pieces = {
@@ -117,12 +108,18 @@ def resolved(graph: Graph, spans: Mapping[str, Span]) -> Graph:
     def kernel(given: GraphKernel) -> GraphKernel:
         reads, writes = tuple(map(passed, given.reads)), tuple(map(passed, given.writes))
         pieced = expanded(reads), expanded(writes)
-        names = (reads, writes) if pieced != (reads, writes) or not _plain(graph, (*reads, *writes)) else ((), ())
-        whole = tuple(map(passed, given.whole))
-        return dataclasses.replace(given, reads=pieced[0], writes=pieced[1], passed=names, whole=whole)
+        plain = pieced == (reads, writes) and length.keys() >= {*reads, *writes}
+        return dataclasses.replace(
+            given,
+            reads=pieced[0],
+            writes=pieced[1],
+            passed=((), ()) if plain else (reads, writes),
+            whole=tuple(map(passed, given.whole)),
+        )
 
     kernels = tuple(map(kernel, graph.kernels))
     beside = set(itertools.chain.from_iterable(graph.adjacent))
+    cut = tuple(CutVector(vector=graph.vector(name), pieces=tuple(e.name for e in run)) for name, run in pieces.items())
     vectors: list[Vector] = []
     for vector in graph.vectors:
         own = pieces.get(vector.name)
@@ -143,25 +140,11 @@ def resolved(graph: Graph, spans: Mapping[str, Span]) -> Graph:
         inputs=expanded(graph.inputs),
         outputs=expanded(graph.outputs),
         placed=expanded(graph.placed),
-        adjacent=(
-            *map(expanded, graph.adjacent),
-            *(tuple(each.name for each in run) for name, run in pieces.items() if name not in beside),
-        ),
-        cut=tuple(
-            CutVector(vector=graph.vector(name), pieces=tuple(each.name for each in run))
-            for name, run in pieces.items()
-        ),
+        adjacent=(*map(expanded, graph.adjacent), *(each.pieces for each in cut if each.vector.name not in beside)),
+        cut=cut,
         runs=tuple(runs.items()),
         equal_bounds=tuple(_equal_bounds(graph, spans)),
     )
-
-
-def _plain(graph: Graph, names: Iterable[str]) -> bool:
-    return all(name in graph.index for name in names)
-
-
-def _all_of(graph: Graph, part: Span) -> bool:
-    return int(part.first) == 0 and int(part.end) == int(graph.vector(part.whole).elements)
 
 
 def _bounds(vector: Vector, spans: Mapping[str, Span]) -> list[int]:

@@ -1,22 +1,12 @@
-"""The invariants of a kernel graph; each broken rule is one line with its place.
+"""The invariants of a kernel graph; each broken rule is one line with its place."""
 
-names        of vectors and kernels are identifiers, and each stands once
-sizes        at least one element, a known type
-one writer   single assignment: a vector is written by one kernel, and no input is written
-order        what a kernel reads is an input, or was written by a kernel before it
-known        reads, writes, inputs, outputs, placed, carried, adjacent name vectors that there are
-formulas     are over types that they compute with: no floats of 8 bits
-in place     the old vector is read by that kernel, by none after it, and is not an output; sizes and types are equal
-parts        of vectors are for graphs without a loop or a limit, and are not stored in place
-loop         what is carried is an input and a vector of its size and type, each once
-"""
-
+import graphlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusiond.model.language.dtypes import DTYPES
-from fusiond_transfer.frontend.graph import Formula, Graph, GraphKernel, Text, in_formulas
+from fusiond_transfer.frontend.graph import Formula, Graph, GraphKernel, Text
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_BYTES = 2**40
@@ -32,7 +22,7 @@ class Problem:
 
 
 def problems(graph: Graph) -> Iterator[Problem]:
-    """Every broken rule, in the order of the docstring's list."""
+    """Every broken rule."""
     yield from _parts(graph)
     yield from _names(graph)
     yield from _sizes(graph)
@@ -128,34 +118,21 @@ def _reads(graph: Graph) -> Iterator[Problem]:
 
 
 def _circle(graph: Graph) -> str:
-    """`a -> b -> a`, or nothing: depth first over the kernels, without recursion."""
-    state = [0] * len(graph.kernels)
-    for start in range(len(graph.kernels)):
-        path: list[int] = []
-        stack = [(start, False)]
-        while stack:
-            k, done = stack.pop()
-            if done:
-                state[k] = 2
-                path.pop()
-                continue
-            if state[k]:
-                if state[k] == 1 and k in path:
-                    names = [graph.kernels[each].name for each in path[path.index(k) :]]
-                    return " -> ".join([names[0], *reversed(names[1:]), names[0]])
-                continue
-            state[k] = 1
-            path.append(k)
-            stack.append((k, True))
-            before = [graph.producer[name] for name in graph.kernels[k].reads if name in graph.producer]
-            stack += [(each, False) for each in before if state[each] != 2]
+    """`a -> b -> a`, or nothing."""
+    needs = {
+        k: [graph.producer[name] for name in kernel.reads if name in graph.producer]
+        for k, kernel in enumerate(graph.kernels)
+    }
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as found:
+        return " -> ".join(graph.kernels[k].name for k in found.args[1])
     return ""
 
 
 def _lists(graph: Graph) -> Iterator[Problem]:
-    groups = [("inputs", graph.inputs), ("outputs", graph.outputs), ("placed", graph.placed)]
     inputs = set(graph.inputs)
-    for key, names in groups:
+    for key, names in (("inputs", graph.inputs), ("outputs", graph.outputs), ("placed", graph.placed)):
         seen: set[str] = set()
         for position, name in enumerate(names):
             if name not in graph.index:
@@ -198,8 +175,7 @@ def _in_place(graph: Graph) -> Iterator[Problem]:
                     place, f"{kernel.name} must write {new} and read {old}, to store the one where the other was"
                 )
                 continue
-            a, b = graph.vector(new), graph.vector(old)
-            if (a.dtype, a.elements) != (b.dtype, b.elements):
+            if _differ(graph, new, old):
                 yield Problem(place, f"{new} and {old} differ in size or type, so they cannot share storage")
             if old in taken:
                 yield Problem(place, f"two vectors are stored where {old} was")
@@ -209,29 +185,26 @@ def _in_place(graph: Graph) -> Iterator[Problem]:
                 yield Problem(place, f"{later[0]} reads {old} after {kernel.name} has stored {new} there")
             if old in graph.outputs:
                 yield Problem(place, f"{old} is an output, and {kernel.name} stores {new} there")
-            generated = not isinstance(kernel.body, Text)
-            if generated and len({int(graph.operand(name).elements) for name in _written(graph, kernel)}) > 1:
-                yield Problem(
-                    place, f"the outputs of {kernel.name} differ in length: one would overwrite what another needs"
-                )
-            sums = isinstance(kernel.body, Formula) and any(
-                text.lstrip().startswith("sum") for text in kernel.body.texts
-            )
-            if sums and len(kernel.write_operands) > 1:
-                yield Problem(place, f"{kernel.name} sums for several outputs: one would overwrite what another needs")
+            yield from (Problem(place, text) for text in _overwriting(graph, kernel))
             if graph.loop:
                 yield Problem(place, "what is carried shares storage by itself; in_place is for graphs without a loop")
 
 
-def _written(graph: Graph, kernel: GraphKernel) -> Iterator[str]:
-    return (name for name in kernel.write_operands if name in graph.index or name in graph.operands)
+def _overwriting(graph: Graph, kernel: GraphKernel) -> Iterator[str]:
+    """Why a kernel that stores something in place would overwrite what it still needs."""
+    known = (name for name in kernel.write_operands if name in graph.index or name in graph.operands)
+    if not isinstance(kernel.body, Text) and len({int(graph.operand(name).elements) for name in known}) > 1:
+        yield f"the outputs of {kernel.name} differ in length: one would overwrite what another needs"
+    texts = kernel.body.texts if isinstance(kernel.body, Formula) else ()
+    if len(kernel.write_operands) > 1 and any(text.lstrip().startswith("sum") for text in texts):
+        yield f"{kernel.name} sums for several outputs: one would overwrite what another needs"
 
 
 def _formulas(graph: Graph) -> Iterator[Problem]:
     for k, kernel in enumerate(graph.kernels):
         names = (*kernel.reads, *kernel.writes) if isinstance(kernel.body, Formula) else ()
         for name in names:
-            if name in graph.index and not in_formulas(graph.vector(name).dtype):
+            if name in graph.index and graph.vector(name).dtype.startswith("float8"):
                 dtype = graph.vector(name).dtype
                 yield Problem(
                     ("kernels", k, "body"), f"{name} is of {dtype}, with which no formula computes; give a source"
@@ -249,19 +222,19 @@ def _loop(graph: Graph) -> Iterator[Problem]:
         yield Problem(("adjacent", 0), "is for graphs without a loop")
     if graph.loop and graph.limit_bytes is not None:
         yield Problem(("limits",), "a limit is for graphs without a loop")
-    heads: set[str] = set()
-    tails: set[str] = set()
-    for head, tail in graph.carried:
+    for number, (head, tail) in enumerate(graph.carried):
         place: Place = ("carried", head)
         if head not in graph.inputs:
             yield Problem(place, f"{head} is not an input")
         elif tail not in graph.producer:
             yield Problem(place, f"no kernel writes {tail!r}")
-        else:
-            a, b = graph.vector(head), graph.vector(tail)
-            if (a.dtype, a.elements) != (b.dtype, b.elements):
-                yield Problem(place, f"{tail} and {head} differ in size or type")
-        if head in heads or tail in tails:
+        elif _differ(graph, head, tail):
+            yield Problem(place, f"{tail} and {head} differ in size or type")
+        if any(head == before[0] or tail == before[1] for before in graph.carried[:number]):
             yield Problem(place, f"{head} or {tail} is carried twice")
-        heads.add(head)
-        tails.add(tail)
+
+
+def _differ(graph: Graph, one: str, other: str) -> bool:
+    """In size or type."""
+    a, b = graph.vector(one), graph.vector(other)
+    return (a.dtype, a.elements) != (b.dtype, b.elements)

@@ -269,7 +269,6 @@ def _study(bench: Bench, asks: list[Ask], space: Space, kept: Prior) -> Study:
         prior=kept.configs,
         donors=kept.trends,
         columns=kept.columns,
-        sampler=bench.search.sampler,
         asks=store.asks(job),
         trials=store.trials(job),
     )

@@ -345,14 +345,3 @@ def log_improvement(mean: Reals, deviation: Reals, best: float) -> Reals:
     tail = -0.5 * far * far - 2 * np.log(-far) - 0.5 * math.log(2 * math.pi)
     found: Reals = np.where(above > -5, np.log(np.maximum(plain, 1e-300)), tail) + np.log(deviation)
     return found
-
-
-def promising(above: Reals, least: float, deviation: float) -> NDArray[np.intp]:
-    """Of points so many deviations `above` the best, those whose log_improvement may be `least` or more where no
-    deviation is larger than this one. All others are left out for sure, and there are many of them."""
-    place = int(np.searchsorted(_IMPROVEMENTS, least - math.log(deviation))) - 1
-    return np.flatnonzero(above >= (_ABOVE[place - 1] if place > 0 else np.finfo(above.dtype).min))
-
-
-_ABOVE = np.linspace(-60.0, 40.0, 2001)
-_IMPROVEMENTS = log_improvement(_ABOVE, np.ones(len(_ABOVE)), 0.0)  #: Of one deviation; they grow with what is above

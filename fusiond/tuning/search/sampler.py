@@ -144,13 +144,11 @@ class PointSampler:
         process, values = model.process(asks)
         extra = None if self._whole else self._near(generator)
         mean, deviation = process.expected(process.believed(values), extra)
-        so_far = float(np.nanmax(values))
-        best = None
-        if self._stalled():
-            best = self._best(mean, deviation, so_far, extra, self._beside(extra))
-        if best is None:
-            best = self._best(mean, deviation, so_far, extra)
-        if best is None:
+        score = self._score(mean, deviation, float(np.nanmax(values)), extra)
+        best = int(np.argmax(score))
+        if self._stalled() and (beside := self._beside(extra)).any():
+            best = int(np.argmax(np.where(beside, score, -np.inf)))
+        if score[best] == -np.inf:
             return self._untried(generator)
         own: Levels = self._pool[best] if extra is None or best < len(self._pool) else extra[best - len(self._pool)]
         return own
@@ -178,22 +176,13 @@ class PointSampler:
                 break
         return found
 
-    def _best(
-        self, mean: Reals, deviation: Reals, so_far: float, extra: Levels | None, among: NDArray[np.bool_] | None = None
-    ) -> int | None:
-        """Where the expected improvement times the chance not to fail is largest, of what was not asked for."""
-        above = (mean - so_far) / deviation
-        if among is not None:
-            above[~among] = -np.inf
-        above[: len(self._taken)][self._taken] = -np.inf
-        likely = int(np.argmax(above))
-        if above[likely] == -np.inf:
-            return None
-        log_chance = np.log(self._safety.chance(extra)) if self._safety.failures else np.zeros(len(above))
-        least = gaussian.log_improvement(mean[likely, None], deviation[likely, None], so_far)[0] + log_chance[likely]
-        some = gaussian.promising(above, float(least), float(deviation.max()))
-        score = gaussian.log_improvement(mean[some], deviation[some], so_far) + log_chance[some]
-        return int(some[np.argmax(score)])
+    def _score(self, mean: Reals, deviation: Reals, so_far: float, extra: Levels | None) -> Reals:
+        """The logarithm of the expected improvement times the chance not to fail; -inf for what was asked for."""
+        score = gaussian.log_improvement(mean, deviation, so_far)
+        if self._safety.failures:
+            score += np.log(self._safety.chance(extra))
+        score[: len(self._taken)][self._taken] = -np.inf
+        return score
 
     def _at(self, points: Levels) -> Reals:
         return np.stack([each.at(points) for each in self._known], axis=1)

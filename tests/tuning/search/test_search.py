@@ -38,9 +38,6 @@ MUTANTS = {
                    ("half the slope", "-(5 / 6) * (1 + root)", "-(5 / 12) * (1 + root)"),
                    ("no determinant", "        + logs\n", "")],
     "improvement": [("what is below counts", "above * special.ndtr(above) + density", "above + density"),
-                    ("some are left out", "least - math.log(deviation)", "least + math.log(deviation)"),
-                    ("none is left out", "_ABOVE[place - 1] if place > 0 else np.finfo(above.dtype).min", "-np.inf"),
-                    ("what was asked for is asked for again", "np.finfo(above.dtype).min", "-np.inf"),
                     ("the tail underflows", "np.where(above > -5,", "np.where(above > -500,")],
     "distances": [
         ("numbers as they are", "scale = math.log if logs else float", "scale = float"),
@@ -65,10 +62,10 @@ MUTANTS = {
          "found = sums[1] / (sums[0] + 1)"),
     ],
     "searched": [
-        ("the worst is chosen", "int(some[np.argmax(score)])", "int(np.argmin(np.where(self._taken, np.inf, above)))"),
+        ("the worst is chosen", "best = int(np.argmax(score))", "best = int(np.argmin(np.where(np.isinf(score), np.inf, score)))"),
         ("what was asked is asked again", "self._taken[self._found(row)] = True", "pass"),
     ],
-    "moves": [("never", "self._asks.seen % MOVES == 0", "False"), ("anywhere", "above[~among] = -np.inf", "pass"),
+    "moves": [("never", "self._asks.seen % MOVES == 0", "False"), ("anywhere", "np.where(beside, score, -np.inf)", "score"),
               ("two parameters away", "return found\n\n\ndef _drawn", "return ~found\n\n\ndef _drawn"),
               ("beside the slowest", "np.argsort(-np.where(", "np.argsort(np.where(")],
     "told": [

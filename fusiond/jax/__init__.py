@@ -16,7 +16,7 @@ import importlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fusiond.jax.exporting import deserialize, export
+    from fusiond.jax.ffi import deserialize, export
     from fusiond.jax.fusing import Fused, Region, Report, explain, fuse
 
 _EXPORTING = ("deserialize", "export")
@@ -26,5 +26,5 @@ __all__ = ["Fused", "Region", "Report", "deserialize", "explain", "export", "fus
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "fusiond.jax.exporting" if name in _EXPORTING else "fusiond.jax.fusing"
+    home = "fusiond.jax.ffi" if name in _EXPORTING else "fusiond.jax.fusing"
     return getattr(importlib.import_module(home), name)

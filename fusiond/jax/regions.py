@@ -88,19 +88,15 @@ class CutJaxpr:
 
 def cut(closed: core.ClosedJaxpr, *, products_apart: bool = True) -> CutJaxpr:
     """The segments of a function that is traced."""
-    constants: list[tuple[core.Var, Any]] = []
-    inlining = _Inlining(constants, products_apart=products_apart)
-    names = inlining.constants(closed)
-    equations = inlining.equations(closed.jaxpr, names)
-    outputs = tuple(inlining.named(each, names) for each in closed.jaxpr.outvars)
-    equations = _live(equations, outputs)
+    inlining = _Inlining(closed, products_apart=products_apart)
+    outputs, equations = inlining.outputs, _live(inlining.whole, inlining.outputs)
     problems = _Problems()
     operations = [_operation(each, problems.of(each) is not None) for each in equations]
     segments = _segments(operations, outputs, problems, apart=False)
     if any(each.fusable and each.loops > 1 and boundaries(lowering.hlo("tried", each.jaxpr)) for each in segments):
         # Each of its loops is one launch by itself: what one lays down for another is stored, then.
         segments = _segments(operations, outputs, problems, apart=True)
-    return CutJaxpr(tuple(closed.jaxpr.invars), outputs, tuple(constants), segments, inlining.changed)
+    return CutJaxpr(tuple(closed.jaxpr.invars), tuple(outputs), tuple(inlining.values), segments, inlining.changed)
 
 
 def _live(equations: Sequence[core.JaxprEqn], outputs: Sequence[Any]) -> list[core.JaxprEqn]:
@@ -163,14 +159,16 @@ class _Problems:
     What stitching reads in some forms only is shown to it, with the constants that it is given."""
 
     def __init__(self) -> None:
-        self._constant: dict[core.Var, core.JaxprEqn] = {}  #: What is made of nothing
+        self._constants: list[core.JaxprEqn] = []  #: What is made of nothing
+        self._made: set[core.Var] = set()  #: By those
         self._known: dict[int, str | None] = {}
 
     def of(self, equation: core.JaxprEqn) -> str | None:
         if id(equation) not in self._known:
             self._known[id(equation)] = self._of(equation)
-            if not equation.effects and all(each in self._constant for each in _read(equation)):
-                self._constant |= dict.fromkeys(equation.outvars, equation)
+            if not equation.effects and self._made.issuperset(_read(equation)):
+                self._constants.append(equation)
+                self._made.update(equation.outvars)
         return self._known[id(equation)]
 
     def _of(self, equation: core.JaxprEqn) -> str | None:
@@ -183,19 +181,9 @@ class _Problems:
             return ""
         if known and not any(each.dtype == "complex64" for each in avals):
             return None
-        tried = _segment([*self._before(equation), equation], _made(equation), library=False)
+        tried = _segment([*_live(self._constants, equation.invars), equation], _made(equation), library=False)
         found = boundaries(lowering.hlo("tried", lowering.plain(tried.jaxpr)))
         return f"{name}: {found[0]}" if found else None
-
-    def _before(self, equation: core.JaxprEqn) -> list[core.JaxprEqn]:
-        found: dict[int, core.JaxprEqn] = {}
-        stack = [self._constant[each] for each in _read(equation) if each in self._constant]
-        while stack:
-            each = stack.pop()
-            found.pop(id(each), None)
-            found[id(each)] = each
-            stack += [self._constant[var] for var in _read(each)]
-        return list(reversed(found.values()))
 
 
 def _is_stencil(equation: core.JaxprEqn) -> bool:
@@ -209,14 +197,9 @@ def _is_stencil(equation: core.JaxprEqn) -> bool:
 
 def _flat(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """A jaxpr without calls of INLINED."""
-    constants: list[tuple[core.Var, Any]] = []
-    inlining = _Inlining(constants)
-    names = inlining.constants(closed)
-    equations = inlining.equations(closed.jaxpr, names)
-    outputs = [inlining.named(each, names) for each in closed.jaxpr.outvars]
-    variables, values = zip(*constants, strict=True) if constants else ((), ())
-    inner = closed.jaxpr
-    jaxpr = core.Jaxpr(variables, inner.invars, outputs, equations, inner.effects, inner.debug_info)
+    inlining, inner = _Inlining(closed, products_apart=True), closed.jaxpr
+    variables, values = zip(*inlining.values, strict=True) if inlining.values else ((), ())
+    jaxpr = core.Jaxpr(variables, inner.invars, inlining.outputs, inlining.whole, inner.effects, inner.debug_info)
     return core.ClosedJaxpr(jaxpr, values)
 
 
@@ -233,16 +216,19 @@ def _apart(equation: core.JaxprEqn) -> core.ClosedJaxpr | None:
 
 
 class _Inlining:
-    """Equations with the calls of INLINED replaced by what they call."""
+    """A jaxpr with the calls of INLINED replaced by what they call."""
 
-    def __init__(self, constants: list[tuple[core.Var, Any]], *, products_apart: bool = True) -> None:
-        self._constants = constants
+    def __init__(self, closed: core.ClosedJaxpr, *, products_apart: bool) -> None:
         self._products_apart = products_apart
+        self.values: list[tuple[core.Var, Any]] = []  #: Its constants, and those of what it calls
         self.changed = False  #: Whether a loop's products have been taken out of it
         self._same: dict[core.Var, Any] = {}  #: Var -> what it is another name of
         self._fresh = core.gensym()
+        names = self._constants(closed)
+        self.whole = self._equations(closed.jaxpr, names)
+        self.outputs = [self._named(each, names) for each in closed.jaxpr.outvars]
 
-    def constants(self, closed: core.ClosedJaxpr) -> dict[core.Var, Any]:
+    def _constants(self, closed: core.ClosedJaxpr) -> dict[core.Var, Any]:
         """What its constants are called outside: small ones (the taps of a filter) are part of the regions' text."""
         names: dict[core.Var, Any] = {}
         for var, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
@@ -251,10 +237,10 @@ class _Inlining:
                 names[var] = core.Literal(np.asarray(value), var.aval)
             else:
                 names[var] = self._fresh(var.aval)
-                self._constants.append((names[var], value))
+                self.values.append((names[var], value))
         return names
 
-    def named(self, atom: Any, names: dict[core.Var, Any]) -> Any:
+    def _named(self, atom: Any, names: dict[core.Var, Any]) -> Any:
         if isinstance(atom, core.Literal):
             return atom
         atom = names.get(atom, atom)
@@ -262,12 +248,12 @@ class _Inlining:
             atom = self._same[atom]
         return atom
 
-    def equations(self, jaxpr: core.Jaxpr, names: dict[core.Var, Any]) -> list[core.JaxprEqn]:
+    def _equations(self, jaxpr: core.Jaxpr, names: dict[core.Var, Any]) -> list[core.JaxprEqn]:
         """`names`: what the vars of an inlined jaxpr are called outside; all that it makes gets new names, since one
         jaxpr may be called twice."""
         found: list[core.JaxprEqn] = []
         for equation in jaxpr.eqns:
-            given = [self.named(each, names) for each in equation.invars]
+            given = [self._named(each, names) for each in equation.invars]
             if equation.primitive.name == "concatenate":  # as `associative_scan` has it, of slices without elements
                 given = [each for each in given if 0 not in each.aval.shape] or given
             inner = equation.params.get(INLINED.get(equation.primitive.name, ""))
@@ -288,10 +274,10 @@ class _Inlining:
 
     def _called(self, inner: core.ClosedJaxpr, given: list[Any], found: list[core.JaxprEqn]) -> list[Any]:
         names: dict[core.Var, Any] = dict(zip(inner.jaxpr.invars, given, strict=True))
-        names |= self.constants(inner)
+        names |= self._constants(inner)
         outer, self._same = self._same, {}
         try:
-            found += self.equations(inner.jaxpr, names)
-            return [self.named(each, names) for each in inner.jaxpr.outvars]
+            found += self._equations(inner.jaxpr, names)
+            return [self._named(each, names) for each in inner.jaxpr.outvars]
         finally:
             self._same = outer

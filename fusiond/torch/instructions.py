@@ -64,9 +64,16 @@ class HloWriter:
         return self._add(dtype, dims, f"{opcode}({', '.join(each.name for each in operands)})", attributes)
 
     def _add(self, dtype: str, dims: Sequence[int], call: str, attributes: str = "") -> HloValue:
+        return self._line(_shape(dtype, dims), f"{call}{', ' if attributes else ''}{attributes}", dtype, dims)
+
+    def _line(self, shape: str, call: str, dtype: str = "", dims: Sequence[int] = ()) -> HloValue:
         made = HloValue(f"{self._prefix}v{len(self._lines)}", dtype, tuple(dims))
-        self._lines.append(f"{made.name} = {_shape(dtype, dims)} {call}{', ' if attributes else ''}{attributes}")
+        self._lines.append(f"{made.name} = {shape} {call}")
         return made
+
+    def _compute(self, name: str, lines: Sequence[str]) -> None:
+        """A computation, whose last line is its result."""
+        self._computations[name] = "\n  ".join([f"{name} {{", *lines[:-1], f"ROOT {lines[-1]}"]) + "\n}\n"
 
     # --- sources ---
 
@@ -220,16 +227,14 @@ class HloWriter:
                       f"{name}_y = pred[] compare({last}, {last}), direction=EQ",
                       f"{name}_z = pred[] and({name}_x, {name}_y)",
                       f"{name}_r = pred[] or({other}, {name}_z)"]  # fmt: skip
-        lines[-1] = f"ROOT {lines[-1]}"
-        self._computations[name] = "\n  ".join([f"{name} {{", *lines]) + "\n}\n"
+        self._compute(name, lines)
         attributes = f"dimensions={{{dimension}}}, is_stable=true, to_apply={name}"
         found = self._several((keys, places), f"sort({keys.name}, {places.name}), {attributes}")
         return found[0], found[1]
 
     def _several(self, like: Sequence[HloValue], call: str) -> list[HloValue]:
         """What a call gives in a tuple, of such types and shapes."""
-        made = HloValue(f"{self._prefix}v{len(self._lines)}", "", ())
-        self._lines.append(f"{made.name} = {_shapes(like)} {call}")
+        made = self._line(_shapes(like), call)
         return [
             self.add("get-tuple-element", each.dtype, each.dims, [made], f"index={at}") for at, each in enumerate(like)
         ]
@@ -251,15 +256,12 @@ class HloWriter:
                 inner.add("copy", made.dtype, made.dims, [made])
             else:
                 inner._tuple(made)
-            inner._lines[-1] = f"ROOT {inner._lines[-1]}"
-            self._computations[f"{name}_{kind}"] = "\n  ".join([f"{name}_{kind} {{", *inner._lines]) + "\n}\n"
+            self._compute(f"{name}_{kind}", inner._lines)
             called.append(f"{kind}={name}_{kind}")
         return self._several(state, f"while({self._tuple(state).name}), {', '.join(called)}")
 
     def _tuple(self, values: Sequence[HloValue]) -> HloValue:
-        made = HloValue(f"{self._prefix}v{len(self._lines)}", "", ())
-        self._lines.append(f"{made.name} = {_shapes(values)} tuple({', '.join(each.name for each in values)})")
-        return made
+        return self._line(_shapes(values), f"tuple({', '.join(each.name for each in values)})")
 
     def row(self, x: HloValue, at: HloValue) -> HloValue:
         """x[at], where `at` is a value."""
@@ -308,8 +310,7 @@ class HloWriter:
         lines = [f"{name}_a = {shape} parameter(0)", f"{name}_b = {shape} parameter(1)"]
         if operation != "replace":
             lines.append(f"{name}_c = {shape} {operation}({name}_a, {name}_b)")
-        lines[-1] = f"ROOT {lines[-1]}"
-        self._computations[name] = "\n  ".join([f"{name} {{", *lines]) + "\n}\n"
+        self._compute(name, lines)
         return name
 
 

@@ -17,7 +17,9 @@ trials on, when they change little and a fit costs much), or by REFIT."""
 LATE, REFIT = 75, 75
 FIRST_FIT = 3
 PART = 30  #: Rows that are added to a new process at a time
-LAG = 35  #: So many told trials after the last that it knows, or half of those until the next one, a fit is used
+LAG = 35
+"""So many told trials after the last that it knows, or half of those until the next one, a fit is used: it is of trials
+that are all told by then, in whatever order."""
 
 
 class Model:

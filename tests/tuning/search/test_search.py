@@ -62,10 +62,12 @@ MUTANTS = {
          "found = sums[1] / (sums[0] + 1)"),
     ],
     "searched": [
-        ("the worst is chosen", "best = int(np.argmax(score))", "best = int(np.argmin(np.where(np.isinf(score), np.inf, score)))"),
+        ("the worst is chosen", "best = int(np.argmax(score))",
+         "best = int(np.argmin(np.where(np.isinf(score), np.inf, score)))"),
         ("what was asked is asked again", "self._taken[self._found(row)] = True", "pass"),
     ],
-    "moves": [("never", "self._asks.seen % MOVES == 0", "False"), ("anywhere", "np.where(beside, score, -np.inf)", "score"),
+    "moves": [("never", "self._asks.seen % MOVES == 0", "False"),
+              ("anywhere", "np.where(beside, score, -np.inf)", "score"),
               ("two parameters away", "return found\n\n\ndef _drawn", "return ~found\n\n\ndef _drawn"),
               ("beside the slowest", "np.argsort(-np.where(", "np.argsort(np.where(")],
     "told": [

@@ -196,10 +196,8 @@ class Pruning:
     """Which candidates of one job are not measured. Built from its trials, so that an interrupted job goes on."""
 
     def __init__(self, context: Context, kept: Prior, unfused_us: float, trials: Iterable[Trial]) -> None:
-        self._context, self._kept = context, kept
-        self._seed = context.search.seed
-        self._fastest_us = unfused_us
-        self.broken: list[Rejection] = []
+        self._kept, self._seed, self._fastest_us = kept, context.search.seed, unfused_us
+        self._broken = False
         self.pruned = 0  #: How many were left out so far
         for each in trials:
             self.learn(each)
@@ -207,7 +205,7 @@ class Pruning:
     def why(self, config: Config, program_key: str) -> str:
         """Why a candidate need not be measured, in one line; empty where it is to be measured."""
         bound = self._kept.bounds_us.get(program_key, 0.0)
-        if self.broken or bound <= self._fastest_us or self._anyway(config):
+        if self._broken or bound <= self._fastest_us or self._anyway(config):
             return ""
         assert self._kept.gpu is not None
         return (
@@ -222,14 +220,14 @@ class Pruning:
             return None
         self._fastest_us = min(self._fastest_us, trial.time_us)
         bound = self._kept.bounds_us.get(trial.program_key or "", 0.0)
-        if trial.time_us >= bound or self.broken or self._kept.gpu is None:
+        if trial.time_us >= bound or self._broken or self._kept.gpu is None:
             return None
+        self._broken = True
         detail = (
             f"trial {trial.sequence} takes {trial.time_us:.4g} us, and was to take at least {bound:.4g} us as counted "
             f"for {self._kept.gpu.name}: the bound is wrong"
         )
-        self.broken.append(Rejection(rule=BROKEN, nodes=(str(trial.program_key),), detail=detail))
-        return self.broken[-1]
+        return Rejection(rule=BROKEN, nodes=(str(trial.program_key),), detail=detail)
 
     def _anyway(self, config: Config) -> bool:
         """Chosen by the job's seed and the config alone: the same ones after an interruption."""

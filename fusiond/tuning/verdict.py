@@ -24,7 +24,6 @@ class RatioEstimate:
     speedup: float
     low: float
     high: float
-    processes: int
 
 
 def process_ratio(measurement: Measurement) -> float:
@@ -44,7 +43,7 @@ def estimate(log_ratios: Sequence[float], finalists: int) -> RatioEstimate:
     variance = math.fsum((each - mean) ** 2 for each in log_ratios) / (count - 1)
     tail = (1 - CONFIDENCE) / 2 / max(1, finalists)
     half = _student_quantile(1 - tail, count - 1) * math.sqrt(variance / count)
-    return RatioEstimate(speedup=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half), processes=count)
+    return RatioEstimate(speedup=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ ends with exit status 0. A second one kills at once; what was recorded is on dis
 up again.
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -138,21 +139,18 @@ class Service:
 
     def run(self) -> int:
         """Serve; the exit status."""
-        self._lock.acquire()
-        try:
+        with contextlib.ExitStack() as held:
+            self._lock.acquire()
+            held.callback(self._lock.release)
             self.store.recover()
             self.workers = self._make_workers(self.work.devices())
             timed = [each.device.name for each in self.workers if each.device.evidence == "measured"]
             self.docket = Docket(self.work.judge, timed, self.config.judge_mb << 20, self.metrics.judged)
             listener = sockets.listen(self.socket)
-            try:
-                self._lock.announce(self.socket)
-                return self._serve(listener)
-            finally:
-                listener.close()
-                sockets.remove(self.socket)
-        finally:
-            self._lock.release()
+            held.callback(sockets.remove, self.socket)
+            held.callback(listener.close)
+            self._lock.announce(self.socket)
+            return self._serve(listener)
 
     def _serve(self, listener: sockets.Listener) -> int:
         where = self.config.web
@@ -167,9 +165,8 @@ class Service:
             rights = self._between.rights if self._between is not None else (lambda token: None)
             self.announce(self._tcp.serve(app, rights, self.limits))
         self._threads = [self._start(worker) for worker in self.workers]
-        log.info(
-            "serving %s on %s: %s", self.database, self.socket, ", ".join(each.device.name for each in self.workers)
-        )
+        names = ", ".join(each.device.name for each in self.workers)
+        log.info("serving %s on %s: %s", self.database, self.socket, names)
         if self._between is not None:
             self._between.start()
         self._notifier.ready(f"serving {self.database}")

@@ -1,10 +1,9 @@
 """Combines independent launches of Inductor's code into one where that is known to be faster (`torch.compile(...,
 options={"combine": "measured"})`).
 
-After the first call, by which each kernel is tuned, the function that Inductor wrote gets other code under its name for
-a call: its launches in rounds (`rounds`). A round is asked for as launches of a program's own are
-(`fusiond.cuda.recording`). Then it has Inductor's code again, but for the rounds whose answer is to fuse. A graph that
-was captured before an answer came is compiled, and captured, once more.
+After the first call, by which each kernel is tuned, the function that Inductor wrote gets other code for a call: its
+launches in rounds (`rounds`), each asked for as a program's own (`fusiond.cuda.recording`). Then it has Inductor's code
+again, but for the rounds whose answer is to fuse. What was captured before is compiled, and captured, once more.
 """
 
 from __future__ import annotations
@@ -81,13 +80,12 @@ class CombinedGraph:
         with self._lock:
             if self._rounds is not None:
                 return
-            found: list[LaunchRound] = []
+            self._rounds = []
             try:
-                found = combined(self._compiled, self._options)
+                self._rounds = combined(self._compiled, self._options)
             except Exception as problem:  # the graph stays Inductor's
                 log.info("launches are not combined", exc_info=True)
                 self._record.notes.append(f"{self._name}: not combined, for {type(problem).__name__}: {line(problem)}")
-            self._rounds = found
 
     def _compile(self, rounds: CombinedFunctions, again: Callable[[], Any]) -> None:
         """Between two calls: what was captured does not have the answers that are here by now."""
@@ -298,24 +296,15 @@ class LaunchRound:
         """The group, if these launches are to run as one."""
         if self._problem:
             return None
+        numbers, stream = [launches[number][at] for number, at in self._numbered], launches[0][0]
         if self._group is None:
-            self._ask(launches)
-        if self._group is None or not self._group.ready:
-            return None
-        stream = launches[0][0]
-        same = all(each[0] == stream for each in launches) and self._handed(launches) == self._numbers
-        return self._group if same else None
-
-    def _handed(self, launches: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The numbers that launches are handed."""
-        return [launches[number][at] for number, at in self._numbered]
-
-    def _ask(self, launches: Sequence[tuple[Any, ...]]) -> None:
-        self._numbers, self._stream = self._handed(launches), launches[0][0]
-        recorded = self._described(launches)
-        self._group = None if groups.apart(recorded) else groups.of(recorded, self._options)
-        if self._group is None:
-            self._problem = "too many launches came together, or they go to several streams"
+            self._numbers, self._stream = numbers, stream
+            recorded = self._described(launches)
+            self._group = None if groups.apart(recorded) else groups.of(recorded, self._options)
+            if self._group is None:
+                self._problem = "too many launches came together, or they go to several streams"
+        same = all(each[0] == stream for each in launches) and numbers == self._numbers
+        return self._group if self.ready and same else None
 
     def _described(self, launches: Sequence[tuple[Any, ...]]) -> list[RecordedLaunch]:
         return [kernel.described(*each) for kernel, each in zip(self._kernels, launches, strict=True)]
@@ -331,7 +320,7 @@ class LaunchRound:
 
     def load(self) -> None:
         """Makes its answer one that can be captured. NotNow, LaunchFailed."""
-        if self.ready and self._group is not None:
+        if self._group is not None and self.ready:
             self._group.load(self._kernels[0].device, self._stream)
 
     def region(self, name: str) -> Region:
@@ -339,10 +328,5 @@ class LaunchRound:
         state, reason = ("refused", self._problem) if self._problem else ("unknown", "not asked for yet")
         if found is not None and not self._problem:
             state, reason = found.state, found.reason
-        return Region(
-            name=name,
-            state=state,
-            reason=reason,
-            operators=tuple(each.tuner.inductor_meta.get("kernel_name", "kernel") for each in self._kernels),
-            speedup=found.speedup if found is not None else None,
-        )
+        names = tuple(each.tuner.inductor_meta.get("kernel_name", "kernel") for each in self._kernels)
+        return Region(name=name, state=state, reason=reason, operators=names, speedup=found.speedup if found else None)

@@ -28,7 +28,7 @@ class CompiledGraphs:
     """What is known of the graphs of one compilation."""
 
     def __init__(self, context: object) -> None:
-        self.context = _weak(context)
+        self.context: Callable[[], object] = (lambda: None) if context is None else weakref.ref(context)
         self.notes: list[str] = []
         self.graphs: list[Callable[[], Sequence[Region] | None]] = []
 
@@ -56,13 +56,6 @@ def explain(compiled: Any = None) -> Report:
     notes = [note for each in records for note in each.notes]
     regions = [region for each in records for graph in each.graphs for region in graph() or ()]
     return Report(regions=tuple(regions), notes=tuple(dict.fromkeys(notes)))
-
-
-def _weak(value: object) -> Callable[[], object]:
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return lambda: value
 
 
 def _compiling() -> object:

@@ -145,10 +145,10 @@ def _region(nodes: Sequence[FxNode], after: set[str]) -> list[FxSegment]:
     inside = _live(nodes, kept)
     found: list[FxSegment] = []
     if inside:
-        found.append(_worth(inside, kept))
+        worth = sum(LEAST if each.loop else _computes(each) for each in inside) >= LEAST
+        found.append(_segment(inside, kept, fusable=worth, reason="" if worth else "too little to fuse"))
     if views:
-        outside = [each for each in nodes if each.name in views]
-        found.append(_segment(outside, after, fusable=False))
+        found.append(_segment([each for each in nodes if each.name in views], after, fusable=False))
     return found
 
 
@@ -161,12 +161,6 @@ def _live(nodes: Sequence[FxNode], kept: set[str]) -> list[FxNode]:
             needed |= set(node.reads)
             found.append(node)
     return found[::-1]
-
-
-def _worth(nodes: Sequence[FxNode], kept: set[str]) -> FxSegment:
-    if sum(LEAST if each.loop else _computes(each) for each in nodes) < LEAST:
-        return _segment(nodes, kept, fusable=False, reason="too little to fuse")
-    return _segment(nodes, kept, fusable=True)
 
 
 def _computes(node: FxNode) -> int:

@@ -59,13 +59,10 @@ def fitted(tensors: Sequence[Any], strides: Strides) -> list[Any]:
 
 
 def _strides(nodes: Iterable[Any]) -> Strides:
+    """Of an expanded tensor (0: it has more elements than memory) none are demanded: they are never made."""
     values = [each.meta.get("val") if isinstance(each, fx.Node) else None for each in nodes]
-    return [tuple(each.stride()) if isinstance(each, torch.Tensor) and _fixed(each) else None for each in values]
-
-
-def _fixed(tensor: Any) -> bool:
-    # An expanded tensor has more elements than memory: such strides are never made.
-    return all(type(each) is int for each in tensor.stride()) and 0 not in tensor.stride()
+    found = [tuple(each.stride()) if isinstance(each, torch.Tensor) else None for each in values]
+    return [each if each is not None and all(type(at) is int and at for at in each) else None for each in found]
 
 
 def reported() -> list[Any] | None:

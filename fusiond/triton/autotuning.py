@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import threading
@@ -63,7 +64,8 @@ class Autotuned(Autotuner):  # type: ignore[misc]
                     self._ask()
                 return compiled
             except (OutOfResources, CompileTimeAssertionFailure, PTXASError) as problem:
-                if not self._failed(key, launch, problem):
+                tuned = self.tuned.get(key)  # is there another config, in the place of one that cannot be launched?
+                if not isinstance(tuned, TunedKey) or not tuned.failed(launch[2], " ".join(str(problem).split())):
                     raise
 
     def _begun(self, key: Key, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Launch | None:
@@ -91,10 +93,9 @@ class Autotuned(Autotuner):  # type: ignore[misc]
         try:
             found = [candidates.of(self.fn, each, args, kwargs, grid, named, self.reset_to_zero) for each in configs]
             device = self._tuning.device or f"cuda:{driver.active.get_current_device()}"
-            tuned = TunedKey(
-                _described(self.base_fn.__name__, named), found, sizes, device, self._tuning,
-                lambda choice: self._take(key, choice),
-            )  # fmt: skip
+            said = [f"{name}={value}" for name, value in named.items() if not hasattr(value, "data_ptr")]
+            name, changed = " ".join([self.base_fn.__name__, *said]), functools.partial(self._take, key)
+            tuned = TunedKey(name, found, sizes, device, self._tuning, changed)
             self.tuned[key] = tuned
             self._take(key, tuned.choice)
             if self._tuning.block:
@@ -104,10 +105,9 @@ class Autotuned(Autotuner):  # type: ignore[misc]
         except NotTaken as why:
             self.tuned[key], self._launches[key] = f"Triton tunes it itself: {why}", None
         except Exception as problem:
-            said = f"the first config: {type(problem).__name__}: {' '.join(str(problem).split())}"
-            log.warning("%s: %s", self.base_fn.__name__, said)
+            self.tuned[key] = f"the first config: {type(problem).__name__}: {' '.join(str(problem).split())}"
+            log.warning("%s: %s", self.base_fn.__name__, self.tuned[key])
             log.debug("%s", self.base_fn.__name__, exc_info=True)
-            self.tuned[key] = said
 
     def _ask(self) -> None:
         """Ask in the background, once what is launched was compiled."""
@@ -119,18 +119,9 @@ class Autotuned(Autotuner):  # type: ignore[misc]
     def _take(self, key: Key, choice: ChosenConfig) -> None:
         self._launches[key] = _launch(choice.candidate.config)
 
-    def _failed(self, key: Key, launch: Launch, problem: Exception) -> bool:
-        """Whether there is another config to launch in the place of one that cannot be."""
-        tuned = self.tuned.get(key)
-        return isinstance(tuned, TunedKey) and tuned.failed(launch[2], " ".join(str(problem).split()))
-
 
 def _launch(config: Config) -> Launch:
     return config.all_kwargs(), config.pre_hook, config
-
-
-def _described(name: str, key: Mapping[str, Any]) -> str:
-    return " ".join([name, *(f"{each}={value}" for each, value in key.items() if not hasattr(value, "data_ptr"))])
 
 
 def _key_of(fn: Any, keys: Sequence[str]) -> Callable[..., Key]:

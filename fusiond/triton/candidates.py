@@ -142,7 +142,8 @@ def of(
         sorted(_environment().items()), others, sorted(zeros),
     )  # fmt: skip
     x, y, z = (*(int(each) for each in (grid(bound) if callable(grid) else grid)), 1, 1)[:3]
-    name, held = f"{_word(function.__name__)[:40]}_{digest}", tuple(map(_standing, args))  # no arrays are kept
+    word = re.sub(r"[^A-Za-z0-9_]|^[^A-Za-z]+", "", function.__name__) or "kernel"
+    name, held = f"{word[:40]}_{digest}", tuple(map(_standing, args))  # no arrays are kept
     options = {name: _standing(value) for name, value in given.items()} | {"grid": (x, y, z), "warmup": True}
 
     def written() -> str:
@@ -190,7 +191,3 @@ def _is_array(value: object) -> bool:
 
 def _standing(value: Any) -> Any:
     return Placeholder(value) if _is_array(value) else value
-
-
-def _word(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_]|^[^A-Za-z]+", "", name) or "kernel"

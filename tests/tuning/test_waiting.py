@@ -286,12 +286,12 @@ def test_what_the_store_takes_no_word_of_is_kept(
         def wait(self, timeout: float | None = None) -> bool:
             turns.append(made.held)
             if len(turns) == 40:
-                made._stopping.set()
+                made.stopping.set()
             return True
 
     made._bell = Stops()
     run_once = iter([True])
-    made._run_job = lambda *_: run_job() if next(run_once, False) else JobState.DONE
+    made.run_job = lambda *_: run_job() if next(run_once, False) else JobState.DONE
     claim = store.claim
     monkeypatch.setattr(Store, "claim", lambda self, *a, **o: claim(*a, **o) if not turns else None)
     with caplog.at_level(logging.WARNING):

@@ -27,15 +27,6 @@ RunJob: TypeAlias = Callable[[JobRow, DeviceInfo, Events, Stop], JobState]
 """(claimed job, device, events, stop) -> how it ended; QUEUED when `stop()` asked for it and it was put back."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Left:
-    """A job that this worker runs no more, and what the store has to be told of it."""
-
-    job: str
-    state: JobState  #: FAILED or WAITING
-    reason: str
-
-
 @dataclass(kw_only=True)
 class DeviceWorker:
     """The loop of one device."""
@@ -53,7 +44,7 @@ class DeviceWorker:
     held: str | None = field(default=None, init=False)  #: Why the device is not used now
     _told: str | None = field(default=None, init=False)
     _bell: threading.Event = field(default_factory=threading.Event, init=False)
-    _left: list[_Left] = field(default_factory=list, init=False)
+    _left: list[JobEnded] = field(default_factory=list, init=False)
     """What the store takes no word of yet: nobody else would ever end these jobs, or go on with them."""
     _complaints: Complaints = field(default_factory=lambda: Complaints(log), init=False)
 
@@ -112,25 +103,24 @@ class DeviceWorker:
     def _ran_into(self, job: str, problem: BaseException) -> None:
         """Log it, and write it into the job: one that fails, or that waits where the machine is to blame."""
         text = " ".join(str(problem).split())
-        fault = faults.of(problem)
+        fault, state = faults.of(problem), JobState.FAILED
         if fault is not None:
-            self._left.append(_Left(job=job, state=JobState.WAITING, reason=str(fault)))
+            text, state = str(fault), JobState.WAITING
         elif isinstance(problem, FusiondError):
             log.error("%s: job %s failed: %s", self.device.name, job, text)
-            self._left.append(_Left(job=job, state=JobState.FAILED, reason=text))
         else:
             log.error("%s: job %s failed", self.device.name, job, exc_info=problem)
             text = f"a bug in fusiond or a plugin: {type(problem).__name__}: {text}"
-            self._left.append(_Left(job=job, state=JobState.FAILED, reason=text))
+        self._left.append(JobEnded(job=job, state=state.value, problem=text))
         self._write_down()
 
     def _write_down(self) -> None:
         for left in list(self._left):
             try:
-                if left.state is JobState.WAITING:  # it has waited for the store already
-                    self.store.wait(left.job, left.reason, secs=0)
+                if left.state == JobState.WAITING:  # it has waited for the store already
+                    self.store.wait(left.job, str(left.problem), secs=0)
                 else:
-                    self.store.finish(left.job, left.state, left.reason)
+                    self.store.finish(left.job, JobState.FAILED, left.problem)
             except RequestError:
                 log.warning("%s: job %s is not in the store any more", self.device.name, left.job)
             except StoreError as problem:
@@ -139,4 +129,4 @@ class DeviceWorker:
                 self._complaints.add(f"{self.device.name}: how job {left.job} ended is not kept yet: {problem}")
                 continue  # a damaged row, perhaps: no reason to leave the others
             self._left.remove(left)
-            self.events.publish(JobEnded(job=left.job, state=left.state.value, problem=left.reason))
+            self.events.publish(left)

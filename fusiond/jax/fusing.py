@@ -278,18 +278,15 @@ def _traced(
     leaves, shape = jax.tree.flatten((arguments, named))
     traced = [isinstance(each, jax.core.Tracer) for each in leaves]
     given = [each for each, dynamic in zip(leaves, traced, strict=True) if dynamic]
-    out: list[Any] = []
 
-    def of_flat(*given: Any) -> list[Any]:
+    def of_flat(*given: Any) -> Any:
         values = iter(given)
         filled = [next(values) if dynamic else each for each, dynamic in zip(leaves, traced, strict=True)]
         arguments, named = jax.tree.unflatten(shape, filled)
-        results, structure = jax.tree.flatten(function(*arguments, **named))
-        out.append(structure)
-        return results
+        return function(*arguments, **named)
 
-    closed = jax.make_jaxpr(of_flat)(*given)
-    return closed, given, out[-1]
+    closed, results = jax.make_jaxpr(of_flat, return_shape=True)(*given)
+    return closed, given, jax.tree.structure(results)
 
 
 def _spread(call: Any) -> bool:

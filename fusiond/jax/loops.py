@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -30,7 +30,7 @@ def apart(equation: core.JaxprEqn, inlined: Callable[[core.ClosedJaxpr], core.Cl
     out. `inlined`: a jaxpr without calls."""
     if not any(each.primitive.name == DOT for each in _all(equation.params["jaxpr"].jaxpr)):
         return None
-    scan = _Scan.of(equation, inlined(equation.params["jaxpr"]))
+    scan = _Scan(equation, inlined(equation.params["jaxpr"]))
     behind = scan.behind()
     before = scan.before({id(each.product) for each in behind})
     if not before and not behind:
@@ -58,25 +58,13 @@ class _Behind:
     after: tuple[core.JaxprEqn, ...]  #: What is done to the product, in order
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Scan:
-    body: core.ClosedJaxpr
-    constants: int
-    carried: int
-    params: dict[str, Any]
-    made_by: dict[core.Var, core.JaxprEqn] = field(default_factory=dict)
+    """A `scan`, whose body has no calls."""
 
-    @classmethod
-    def of(cls, equation: core.JaxprEqn, body: core.ClosedJaxpr) -> _Scan:
-        params = dict(equation.params)
-        made_by = {var: each for each in body.jaxpr.eqns for var in each.outvars}
-        return cls(body=body, constants=params["num_consts"], carried=params["num_carry"], params=params,
-                   made_by=made_by)  # fmt: skip
-
-    @property
-    def jaxpr(self) -> core.Jaxpr:
-        found: core.Jaxpr = self.body.jaxpr
-        return found
+    def __init__(self, equation: core.JaxprEqn, body: core.ClosedJaxpr) -> None:
+        self.body, self.jaxpr, self.params = body, body.jaxpr, equation.params
+        self.constants, self.carried = self.params["num_consts"], self.params["num_carry"]
+        self.made_by = {var: each for each in self.jaxpr.eqns for var in each.outvars}
 
     def before(self, others: Container[int]) -> list[core.JaxprEqn]:
         """Products of what no trip has computed, without `others`."""

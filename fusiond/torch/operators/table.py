@@ -3,6 +3,7 @@
 As torch does, arithmetic in float16 and bfloat16 is done in float32 and rounded once for each operator.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -150,12 +151,9 @@ def common(values: Iterable[Any]) -> str:
         elif isinstance(each, int | float):
             ranked[2].append("s64" if isinstance(each, int) else "f32")
     found = ""
-    for dtypes in ranked:
-        for dtype in dtypes[:1]:
-            for other in dtypes[1:]:
-                dtype = _wider(dtype, other)
-            if not found or category(dtype) > category(found):
-                found = dtype
+    for dtype in (functools.reduce(_wider, dtypes) for dtypes in ranked if dtypes):
+        if not found or category(dtype) > category(found):
+            found = dtype
     return found
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.search PACK... --trials 100 --seeds 5 --json      a line of JSON for each search
     python -m benchmarks.search PACK... --ahead 16                         so many asks are out at once
-    python -m benchmarks.search PACK... --sampler gp tpe random            several samplers beside each other
+    python -m benchmarks.search PACK... --sampler gp random optuna:tpe     several samplers beside each other
 
 A share is the optimum's time divided by that of the incumbent; `random` is drawn without replacement. The study is
 fusiond's own, driven as the tuner drives it. Without --json: a table.

@@ -18,9 +18,9 @@ from fusiond.tuning.search.study import Study
 DONATED, ELSEWHERE = 100, 1000  #: Trials of a search elsewhere, and what its seeds begin with
 
 
-def own(sampler: str, recorded: Recorded, seed: int, trials: int, ahead: int) -> Sequence[Config]:
+def own(recorded: Recorded, seed: int, trials: int, ahead: int) -> Sequence[Config]:
     """fusiond's study."""
-    make = functools.partial(Study, seed=seed, sampler=sampler)
+    make = functools.partial(Study, seed=seed)
     return tuple(drive.study(recorded, make, trials=trials, ahead=ahead))
 
 
@@ -46,12 +46,7 @@ def at_random(recorded: Recorded, seed: int, trials: int, ahead: int) -> Sequenc
     return random.Random(seed).sample(configs, min(trials, len(configs)))
 
 
-_SEARCHES: Mapping[str, Search] = {
-    "gp": functools.partial(own, "gp"),
-    "tpe": functools.partial(own, "tpe"),
-    "random": at_random,
-    **peers.SEARCHES,
-}
+_SEARCHES: Mapping[str, Search] = {"gp": own, "random": at_random, **peers.SEARCHES}
 DONORS = "gp:donors"
 NAMES = (*_SEARCHES, DONORS)
 

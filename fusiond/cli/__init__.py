@@ -1,5 +1,5 @@
 """The command line: one file per subcommand. Only the file of the given subcommand is imported. That keeps `fusiond
-best` fast: it needs no plugin, no YAML, no Optuna and no rich.
+best` fast: it needs no plugin, no YAML and no rich.
 
 A command's module has `configure(parser)` and `run(arguments) -> int`. Exit status: 0 done, 1 failed, 2 the request
 was wrong, 3 nothing is known yet. Standard output holds answers, standard error everything else.

@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 from fusiond.model.keys import GENERATOR, content_key
 
 Value: TypeAlias = bool | int | float | str | None
-"""What a parameter can be: exactly what Optuna can store as a categorical choice."""
+"""What a parameter can be: what JSON can say of one value."""
 
 Request = TypeVar("Request", default=Any)  #: What a strategy makes of a job
 Analysed = TypeVar("Analysed", default=Any)  #: What it makes of that for a target
@@ -41,9 +41,6 @@ def frozen(mapping: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
 
 SAMPLER = "sampler"  #: Of the orders in which configs are tried, the one that every strategy has
 
-GP, TPE = SAMPLERS = ("gp", "tpe")
-"""What a sampler chooses by: a Gaussian process over the valid points, or Optuna's tree of Parzen estimators."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
@@ -59,7 +56,6 @@ class Search:
     """The search ends after so many trials in a row without a gain; None: only when the budget is spent."""
     cache: str = "warm"  #: `warm`, or `cold`: the caches are flushed before each sample
     order: str = SAMPLER  #: Who says what is tried next: the sampler, or one of the strategy's own `orders`
-    sampler: str = GP  #: Which one, of SAMPLERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,7 +169,7 @@ class Trial:
     role: str = "candidate"
     """`candidate`, or `baseline:NAME`: a point of that baseline's own small space (numbered apart)."""
     origin: str
-    """`seed:NAME`, `grid`, `prior` (drawn by what was counted), `sampler`, `neighbour` (of what the sampler asked for);
+    """`seed:NAME`, `grid`, `prior` (drawn by what was counted), `sampler`;
     a baseline's is `given` or `tuned`."""
     outcome: Outcome
     reason: str = ""  #: One line; empty for `measured`
@@ -224,7 +224,7 @@ class Record:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """A config that the study chose, written down before anything is done with it, so that an interrupted study can be
-    rebuilt exactly. `origin` is the trial's, or `invalid` for what the sampler asked in vain."""
+    rebuilt exactly. `origin` is the trial's."""
 
     sequence: int
     config: Config

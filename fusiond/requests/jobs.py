@@ -27,7 +27,7 @@ from fusiond.model.errors import RequestError, UnknownName
 from fusiond.model.inputs import documents
 from fusiond.model.inputs.documents import Node
 from fusiond.model.keys import content_key, plain, text_key
-from fusiond.model.nouns import NAMED_ONLY, SAMPLERS, Job, NamedPtx, Search, frozen
+from fusiond.model.nouns import NAMED_ONLY, Job, NamedPtx, Search, frozen
 from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Source
 from fusiond.model.ptx.triton import TritonKernel, TritonSource
@@ -155,7 +155,6 @@ _SEARCH: Mapping[str, Callable[[Node], Any]] = {
     "sanitize": lambda node: node.boolean(),
     "patience": _patience,
     "order": lambda node: node.text(),
-    "sampler": lambda node: node.choice(*SAMPLERS),
 }
 SEARCH_KEYS = tuple(_SEARCH)
 

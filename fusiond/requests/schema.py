@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fusiond.model.inputs.schemas import COUNT, DIALECT, Schema, closed
-from fusiond.model.nouns import SAMPLERS, Search
+from fusiond.model.nouns import Search
 from fusiond.requests import jobs
 from fusiond.strategy import Strategy
 
@@ -59,7 +59,6 @@ def job(strategies: Iterable[Strategy]) -> dict[str, Any]:
                     "sanitize": {"type": "boolean", "default": False},
                     "patience": {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["none", None]}]},
                     "order": {"type": "string", "default": "sampler"},
-                    "sampler": {"enum": list(SAMPLERS)},
                 }
             ),
             "measure": closed({"cache": {"enum": list(jobs.CACHES), "default": "warm"}}),

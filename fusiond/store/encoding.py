@@ -41,7 +41,12 @@ def config_from(text: str) -> Config:
 
 
 def search_from(text: str) -> Search:
-    return Search(**decoded(text))
+    return _search(decoded(text))
+
+
+def _search(values: dict[str, Any]) -> Search:
+    values.pop("sampler", None)  # there is one by now
+    return Search(**values)
 
 
 def job_from(text: str) -> Job:
@@ -49,7 +54,7 @@ def job_from(text: str) -> Job:
     values = decoded(text)
     for name in ("request", "sizes", "lines", "files"):
         values[name] = frozen(values[name])
-    return Job(**{**values, "search": Search(**values["search"])})
+    return Job(**{**values, "search": _search(values["search"])})
 
 
 _SAMPLES = ("span_us", "baseline_us", "wall_us")

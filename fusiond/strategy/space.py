@@ -1,4 +1,4 @@
-"""Space: parameters and restrictions (Kernel Tuner's words). It knows nothing of Optuna.
+"""Space: parameters and restrictions (Kernel Tuner's words). It knows nothing of samplers.
 
 A parameter with a `when` exists only where that condition over *earlier* parameters holds; a config leaves inactive
 parameters out, so that every point has exactly one form. A restriction is an expression over parameters; one that

@@ -238,7 +238,7 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("sampler", ["gp", "tpe", "random", "optuna:tpe"])
+@pytest.mark.parametrize("sampler", ["gp", "random", "optuna:tpe"])
 def test_a_line_for_each_search(small: Path, sampler: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(small), "--trials", "8", "--seeds", "2", "--sampler", sampler, "--json", "--ahead", "2"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

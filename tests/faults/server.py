@@ -25,7 +25,7 @@ from fusiond.tuning.tuner import Tuner
 
 
 def main() -> None:
-    importlib.import_module("optuna")  # what is imported late takes longest
+    importlib.import_module("scipy.linalg")  # what is imported late takes longest
     Registry.load()
     tuner.FIRST_WAIT_SECS = 0.02
     supervisor.MOST_PAUSE_SECS = 0.02

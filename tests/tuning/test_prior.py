@@ -134,7 +134,7 @@ def test_the_lowest_bounds_are_seeds_and_the_start_is_drawn_from_the_others_by_r
     ]
     assert levels[1:4] == sorted(levels[1:4])
     assert origins[4:10] == ["prior"] * 6
-    assert set(origins[10:]) <= {"sampler", "neighbour"}
+    assert set(origins[10:]) <= {"sampler"}
     drawn = [ranked.index(each.config) for each in found.trials[4:10]]
     assert len(set(drawn)) == 6
     assert sum(drawn) / 6 < len(ranked) / 3  # by chance alone: half

@@ -104,7 +104,7 @@ def test_so_does_a_second_size_of_a_space_of_our_own_that_was_counted(first: str
     one, two = (Recorded(t4.read(PACKS / f"{name}.jsonl.gz")) for name in (first, second))
     alone, knowing = [], []
     for seed in range(seeds):
-        alone.append(drive.curve(two, samplers.own("gp", two, seed, 30, 1), 30).trials_to_near or 10**6)
+        alone.append(drive.curve(two, samplers.own(two, seed, 30, 1), 30).trials_to_near or 10**6)
         asked = samplers.with_donors([one, two], two, seed, 30, 1)
         knowing.append(drive.curve(two, asked, 30).trials_to_near or 10**6)
     assert statistics.median(knowing) <= statistics.median(alone) / 3

@@ -24,8 +24,8 @@ MOST_KERNELS = 8  #: Of a round; a question of more would take a daemon long
 MOST_CALLS = 4  #: Of a library, for which a launch waits: what it reads stays in memory until then
 ROUNDS = "_fusiond_rounds"  #: The name of the rounds, by their numbers, in the function's module
 
-_WITHOUT_MEMORY = {"assert_size_stride", "assert_alignment"}
 Uses: TypeAlias = "Mapping[str, Sequence[bool | None]]"
+_WITHOUT_MEMORY = {"assert_size_stride", "assert_alignment"}
 _FRESH = {"get_raw_stream", "empty_strided", "empty_strided_cuda", "empty_strided_cpu"}
 
 
@@ -67,33 +67,33 @@ class _Memory:
         self._kernels = kernels
         arguments = [each.arg for each in function.args.args]
         self._inputs = arguments[-1] if arguments else ""
-        launches = [each for each in ast.walk(function) if isinstance(each, ast.stmt) and self.launched(each)]
         self._variables = {*arguments}
         for node in ast.walk(function):
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
                 self._variables.add(node.id)
-        for call in map(self.launched, launches):
-            assert call is not None
-            self._variables |= {each.id for each in call.args if isinstance(each, ast.Name)}
+            elif call := self.launched(node):
+                self._variables |= {each.id for each in call.args if isinstance(each, ast.Name)}
         for node in ast.walk(function):
             if isinstance(node, ast.stmt) and node is not function and not self._apart(node):
                 self._join(self.names(*(each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.stmt))))
 
-    def launched(self, statement: ast.stmt) -> ast.Call | None:
+    def launched(self, statement: ast.AST) -> ast.Call | None:
         """kernel.run(buf0, buf1, 64, stream=stream0)"""
-        call = statement.value if isinstance(statement, ast.Expr) else None
-        if not isinstance(call, ast.Call) or not isinstance(run := call.func, ast.Attribute) or run.attr != "run":
-            return None
-        return call if isinstance(run.value, ast.Name) and run.value.id in self._kernels else None
+        match statement:
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name(kernel), "run")) as call) if kernel in self._kernels:
+                return call
+        return None
 
     def _apart(self, statement: ast.stmt) -> bool:
         """Whether the names in a statement stay memory of their own."""
-        value = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
-        if isinstance(value, ast.Name) and value.id == self._inputs:
-            return True  # a, b = inputs
-        if isinstance(value, ast.Call) and (_called(value) in _FRESH | _WITHOUT_MEMORY or _library(value)):
-            return True
-        return isinstance(statement, ast.Delete | ast.Return) or self.launched(statement) is not None
+        match statement:
+            case ast.Delete() | ast.Return():
+                return True
+            case ast.Expr(value) | ast.Assign(value=value):
+                inputs = isinstance(value, ast.Name) and value.id == self._inputs  # a, b = inputs
+                fresh = _called(value) in _FRESH | _WITHOUT_MEMORY or _library(value)
+                return inputs or fresh or self.launched(statement) is not None
+        return False
 
     def _join(self, names: Iterable[str]) -> None:
         homes = [self.home(each) for each in names]
@@ -130,16 +130,20 @@ class _Memory:
         return named, named
 
 
-def _called(call: ast.Call) -> str:
-    return call.func.id if isinstance(call.func, ast.Name) else ""
+def _called(value: ast.expr) -> str:
+    match value:
+        case ast.Call(ast.Name(name)):
+            return str(name)
+    return ""
 
 
 def _library(value: ast.expr | None) -> bool:
     """extern_kernels.mm(a, b, out=c): it gives fresh memory, and touches nothing but what it is handed; what else there
     is where it is told `out` it reads."""
-    function = value.func if isinstance(value, ast.Call) else None
-    owner = function.value if isinstance(function, ast.Attribute) else None
-    return isinstance(owner, ast.Name) and owner.id == "extern_kernels"
+    match value:
+        case ast.Call(ast.Attribute(ast.Name("extern_kernels"))):
+            return True
+    return False
 
 
 class _Blocks:

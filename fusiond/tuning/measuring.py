@@ -118,10 +118,15 @@ class Measurer:
                 if source not in self._builds:
                     self._builds[source] = self._pool.submit(self._provider.build, source, self._arch)
 
-    def meanwhile(self, work: Callable[[], None]) -> Future[None]:
+    def meanwhile(self, work: Callable[[], None]) -> None:
         """Do this while the device measures, before whatever waits for a core; a measurement on cores waits for it."""
         self._recording = self._beside.submit(work)
-        return self._recording
+
+    def recorded(self) -> None:
+        """Until that is done. Raises what it raised, once."""
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.result()
 
     def bundle_now(self, program: Program) -> Path | MeasureFailed:
         """Build what is not built or being built yet, and write the bundle, in this thread: for those that run in the

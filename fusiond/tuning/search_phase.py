@@ -43,14 +43,7 @@ class Candidate:
     odd: Program | None
 
 
-def search(bench: Bench, baseline: UnfusedBaseline) -> str:
-    """Run the study of a job to its end; every trial is in the store when it is announced. Returns why it ended before
-    its budget was spent; empty when it did not. When it is told to stop, what is being measured is written down
-    first."""
-    return _Search(bench, baseline).run()
-
-
-class _Search:
+class SearchPhase:
     """One job's study on its way: what was asked and measured, and what ends it.
 
     The next candidates are emitted (a strategy may compile to know registers), built and bundled on the cores while one
@@ -71,7 +64,6 @@ class _Search:
         self._depth = 4 * jobs + 4 if self._study.whole else min(2 * jobs + 2, MOST_AHEAD)
         self._waiting: deque[Future[Candidate]] = deque()
         self._under_way = 0  #: Asks of which the study was not told
-        self._recording: Future[None] | None = None
         self._recorded_work: str | None = None  #: Of the trial that is written down
         before = bench.store.trials(bench.row.id)
         self._pruning = Pruning(bench, self._kept, baseline.time_us, before)
@@ -81,7 +73,9 @@ class _Search:
         self._ended = ""
 
     def run(self) -> str:
-        """See `search`."""
+        """Run the study to its end; every trial is in the store when it is announced. Returns why it ended before its
+        budget was spent; empty when it did not. When it is told to stop, what is being measured is written down first.
+        """
         bench, study = self._bench, self._study
         bench.phase("search", self._begins())
         begun, busy = time.monotonic(), bench.measurer.busy_secs
@@ -89,12 +83,12 @@ class _Search:
             self._measure(begun + bench.search.timeout_secs)
         except BaseException:
             try:
-                self._wait()
+                self._bench.measurer.recorded()
             except Exception as lost:
                 fault = faults.of(lost)
                 log.error("the last trial could not be written down: %s", fault or lost, exc_info=fault is None)
             raise
-        self._wait()
+        self._bench.measurer.recorded()
         early = ""
         if self._ended and study.done < study.budget:
             early = f"the search ended after {study.done} of {counted(study.budget, 'trial')}, {self._ended}"
@@ -126,15 +120,15 @@ class _Search:
             broken = self._pruning.learn(trial)
             self._idle = 0 if (trial.ratio or 0.0) > self._best else self._idle + 1
             self._best = max(self._best, trial.ratio or 0.0)
-            self._wait()
+            self._bench.measurer.recorded()
             program = candidate.program if isinstance(candidate.program, Program) else None
             self._recorded_work = None if program is None else bench.work(program)
             record = functools.partial(self._record, candidate.ask, program, trial, self._best, broken)
-            self._recording = bench.measurer.meanwhile(record)
+            bench.measurer.meanwhile(record)
             try:
                 bench.pause_point()
             except Interrupted:
-                self._wait()  # a trial that cannot be written down is worse than a stop
+                self._bench.measurer.recorded()  # a trial that cannot be written down is worse than a stop
                 raise
             self._ended = self._why_ended(deadline)
 
@@ -157,16 +151,10 @@ class _Search:
     def _next(self) -> Candidate | None:
         """The next one, once it is made; None when the study has nothing more to ask."""
         if not self._waiting:
-            self._wait()
+            self._bench.measurer.recorded()
         return self._waiting.popleft().result() if self._waiting else None
 
     # --- beside them ---
-
-    def _wait(self) -> None:
-        """Until what is left to do for the last trial is done. Raises what that raised."""
-        recording, self._recording = self._recording, None
-        if recording is not None:
-            recording.result()
 
     def _record(self, ask: Ask, program: Program | None, trial: Trial, best: float, broken: Rejection | None) -> None:
         """What is left to do for a candidate that was measured: write it down, say so, and ask for more."""
@@ -205,7 +193,7 @@ class _Search:
         bench, against, config = self._bench, self._baseline.program, candidate.ask.config
         work, device, cache = bench.work(program), bench.device, bench.search.cache
         if work == self._recorded_work:  # only then the store can be asked for it
-            self._wait()
+            self._bench.measurer.recorded()
         known = bench.store.measured(work, bench.work(against), device.key, device.env_key, cache=cache)
         if known is not None:  # an equal program was measured against the same baseline, perhaps for another config
             return {name: getattr(known, name) for name in ("ratio", "time_us", "measurement", "worst_error")}

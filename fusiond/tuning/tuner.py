@@ -36,7 +36,7 @@ from fusiond.tuning.bench import ready
 from fusiond.tuning.contention import Contention, Policy
 from fusiond.tuning.context import Context
 from fusiond.tuning.measuring import Measurer
-from fusiond.tuning.search_phase import search
+from fusiond.tuning.search_phase import SearchPhase
 from fusiond.tuning.verifying import verify
 
 log = logging.getLogger(__name__)
@@ -278,7 +278,7 @@ class Tuner:
         self.events.publish(
             say.PhaseStarted(job=context.row.id, phase="search", then_secs=finals.expected_secs(context))
         )
-        ended = search(bench, unfused[0])
+        ended = SearchPhase(bench, unfused[0]).run()
         entered = finals.field(bench, unfused)
         finals.measure(bench, entered)
         answers.publish(context, *answers.conclude(bench, entered, ended))

@@ -551,13 +551,13 @@ def test_a_job_that_waits_already_is_named_without_the_daemon(
         other = dataclasses.replace(ready.job, search=dataclasses.replace(wanted.search, trials=7, seed=3))
         second = store.submit(other, ready.workload, priority=2)
         monkeypatch.setattr(connection, "answering", lambda socket: socket)
-        monkeypatch.setattr(Client, "_ask", lambda *words: pytest.fail("the daemon was asked"))
+        monkeypatch.setattr(connection, "ask", lambda *words: pytest.fail("the daemon was asked"))
         with Client() as client:
             assert client.submit(job) == (first.id,)
             assert client.submit(job, trials=7, seed=3, priority=2) == (second.id,)
             asked: list[Any] = []
             monkeypatch.setattr(
-                Client, "_ask", lambda self, *words: asked.append(words) or {"jobs": [{"id": "from the daemon"}]}
+                connection, "ask", lambda socket, *words: asked.append(words) or {"jobs": [{"id": "from the daemon"}]}
             )
             for options in ({"trials": 8}, {"device": "cuda:0"}, {"priority": 1}):
                 assert client.submit(job, **options) == ("from the daemon",)

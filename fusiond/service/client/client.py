@@ -80,7 +80,7 @@ class Client:
 
     def health(self) -> Mapping[str, Any]:
         """What the daemon is and does; DaemonError when none answers."""
-        found: Mapping[str, Any] = self._ask("GET", "/health")
+        found: Mapping[str, Any] = connection.ask(self.socket, "GET", "/health")
         return found
 
     def submit(
@@ -110,7 +110,7 @@ class Client:
                     connection.answering(self.socket)
                     return same
         body = {"path": str(path), "text": text, "device": device, "trials": trials, "seed": seed, "priority": priority}
-        return tuple(each["id"] for each in self._ask("POST", "/jobs", body, SUBMIT_SECS)["jobs"])
+        return tuple(each["id"] for each in connection.ask(self.socket, "POST", "/jobs", body, SUBMIT_SECS)["jobs"])
 
     def judge(
         self,
@@ -135,7 +135,7 @@ class Client:
         }
         body |= {"device": device} | ({} if trials is None else {"trials": trials})
         body |= {} if timeout_secs is None else {"timeout_secs": timeout_secs}
-        return Judgement.of(self._ask("POST", "/judge", body, JUDGE_SECS))
+        return Judgement.of(connection.ask(self.socket, "POST", "/judge", body, JUDGE_SECS))
 
     def cancel(self, job: str) -> JobRow:
         """Stop a job or take it off the queue; through the store when no daemon answers.
@@ -143,7 +143,7 @@ class Client:
         RequestError when there is no such job."""
         row = self.show(job)
         try:
-            self._ask("POST", f"/jobs/{row.id}/cancel")
+            connection.ask(self.socket, "POST", f"/jobs/{row.id}/cancel")
         except DaemonError:
             return self.store.cancel(row.id)
         return self.show(row.id)
@@ -245,9 +245,6 @@ class Client:
         return tuple(None if isinstance(each, NothingKnown) else _answer(each) for each in found)
 
     # --- inside ---
-
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_secs: float = 30.0) -> Any:
-        return connection.ask(self.socket, method, path, body, timeout_secs)
 
     def _poll(self, job: str) -> Iterator[Progress]:
         from fusiond.service.daemon import lock

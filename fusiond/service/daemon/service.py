@@ -263,16 +263,14 @@ class Service:
         except RequestError as problem:
             log.error("%s; the configuration stays as it was", problem)
             return
-        changed = [name for name in AT_RUN_TIME if getattr(found, name) != getattr(self.config, name)]
-        later = [
-            each.name for each in dataclasses.fields(DaemonConfig)
-            if each.name not in AT_RUN_TIME and getattr(found, each.name) != getattr(self.config, each.name)
-        ]  # fmt: skip
+        names = [each.name for each in dataclasses.fields(DaemonConfig)]
+        others = [name for name in names if getattr(found, name) != getattr(self.config, name)]
+        changed = [name for name in others if name in AT_RUN_TIME]
         self.config = dataclasses.replace(self.config, **{name: getattr(found, name) for name in changed})
         for worker in self.workers:
             worker.poll_secs = self.config.poll_secs
         log.warning("configuration read again; changed: %s", ", ".join(changed) or "nothing")
-        if later:
+        if later := [name for name in others if name not in AT_RUN_TIME]:
             log.warning("these keys ask for a new start: %s", ", ".join(later))
 
     def _recover(self) -> None:
@@ -319,17 +317,13 @@ class Service:
         devices = [each for each in found if self.config.names(each.name)]
         if not devices:
             raise DeviceError("no device that the configuration names is here; `fusiond doctor` says what is missing")
-        for each in devices:
-            self._try_again(each)
+        for each in devices:  # a new start is a new chance for a sick one: somebody looked after it
+            if reason := self.store.sick(each.key, each.uuid):
+                log.warning("%s was sick (%s) and is tried again", each.name, reason)
+                self.store.set_sick(each.key, each.uuid, None)
         here = [each for each in devices if each.evidence not in NAMED_ONLY]
         best = {each.name for each in here if each.evidence == "measured"} or {each.name for each in here}
         return [self._make_worker(each, best) for each in devices]
-
-    def _try_again(self, info: DeviceInfo) -> None:
-        """A new start is a new chance for a sick device: somebody looked after it, or it will be sick again soon."""
-        if reason := self.store.sick(info.key, info.uuid):
-            log.warning("%s was sick (%s) and is tried again", info.name, reason)
-            self.store.set_sick(info.key, info.uuid, None)
 
     def _make_worker(self, info: DeviceInfo, best: set[str]) -> DeviceWorker:
         name = info.name

@@ -11,11 +11,6 @@ def server(certificate: Path, key: Path) -> ssl.SSLContext:
     private key. RequestError where they cannot be used."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _load(context, certificate, key)
-    return context
-
-
-def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     try:
         if key.stat().st_mode & 0o007:
             raise RequestError(f"{key} can be read by everybody; `chmod 600` it", where="tls_key")
@@ -32,6 +27,7 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         ) from None
     except OSError as problem:
         raise RequestError(f"{certificate} cannot be read: {problem.strerror}", where="tls_cert") from None
+    return context
 
 
 def client(authority: Path | None) -> ssl.SSLContext | bool:

@@ -207,18 +207,16 @@ class Between:
             self._bell.clear()
             with self._lock:  # those whose answers are in the store by now, and pushed before they are let go
                 done, self._done = self._done, []
-            for each in (self._publish, self._push, functools.partial(self._release, done), self._hold):
+            sign = functools.partial(publish, self._store, self.exchange, self._signer)
+            for each in (sign, self._push, functools.partial(self._release, done), self._hold):
                 self._try(each)
             self._bell.wait(BEAT_SECS)
 
-    def _try(self, task: Callable[[], None]) -> None:
+    def _try(self, task: Callable[[], object]) -> None:
         try:
             task()
         except Exception as problem:
             self._complaints.add(f"between: {problem}", None if isinstance(problem, FusiondError) else problem)
-
-    def _publish(self) -> None:
-        publish(self._store, self.exchange, self._signer)
 
     def _push(self) -> None:
         for each in self.upstreams:

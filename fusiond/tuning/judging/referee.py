@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from fusiond.build import nvcc
 from fusiond.devices.counting import ptx_check
@@ -32,12 +33,8 @@ _FROM_DEVICE = re.compile(r"\b(?:__)?cuda(?:CDP2)?(?:LaunchDevice|GetParameterBu
 _NEEDS_LINKING = "separate compilation mode"  #: What nvcc says of a kernel that launches another one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DefenceFinding:
-    """What a defence says of a candidate."""
-
-    problem: str = ""  #: Why it is wrong, in one line
-    hint: str = ""  #: What was not looked at, and why
+Finding: TypeAlias = "tuple[str, str]"
+"""Why a candidate is wrong, in one line; what was not looked at, and why. Each may be empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +68,9 @@ class Accused:
         return min(self.places, key=lambda each: sum(int(one.elements) for one in each.program.buffers))
 
 
-def launches(accused: Accused) -> DefenceFinding:
+def launches(accused: Accused) -> Finding:
     """A source that launches kernels itself."""
-    return DefenceFinding(problem=launches_kernels(accused.places[0].program))
+    return launches_kernels(accused.places[0].program), ""
 
 
 def launches_kernels(program: Program) -> str:
@@ -95,16 +92,16 @@ def _launching(name: str, what: str) -> str:
     return f"{name} {what}: work of a child kernel is outside of what is measured"
 
 
-def state(accused: Accused) -> DefenceFinding:
+def state(accused: Accused) -> Finding:
     """Variables of the module that it writes: what it keeps there it need not compute again."""
     name = next(written_variables(accused.places[0].program), None)
     if name is None:
-        return DefenceFinding()
+        return "", ""
     remedy = "say it under `constants:`, and it is restored before each"
-    return DefenceFinding(problem=f"`{name}` keeps its value from launch to launch: {remedy}")
+    return f"`{name}` keeps its value from launch to launch: {remedy}", ""
 
 
-def bounds(accused: Accused) -> DefenceFinding:
+def bounds(accused: Accused) -> Finding:
     """Every access of what nvcc makes of it, and whether that computes the same."""
     hint = ""
     for place in accused.places:
@@ -112,39 +109,39 @@ def bounds(accused: Accused) -> DefenceFinding:
             place.bundle, place.outputs, seed=place.seed, fmad=False, timeout_secs=accused.timeout_secs
         )
         if said.agrees is False and (said.broke or not accused.wrong):
-            return DefenceFinding(problem=f"as nvcc compiles it: {said.detail}")
+            return f"as nvcc compiles it: {said.detail}", ""
         if said.agrees is None:
             hint = f"reads beyond a buffer were not looked for: {said.detail}"
-    return DefenceFinding(hint=hint)
+    return "", hint
 
 
-def races(accused: Accused) -> DefenceFinding:
+def races(accused: Accused) -> Finding:
     """Races that the reference has not."""
-    found = _races(accused.smallest.bundle, accused.timeout_secs)
-    if found.problem and accused.reference is not None and _races(accused.reference, accused.timeout_secs).problem:
-        return DefenceFinding(hint=f"the reference has races, too: {found.problem}")
-    return found
+    problem, hint = _races(accused.smallest.bundle, accused.timeout_secs)
+    if problem and accused.reference is not None and _races(accused.reference, accused.timeout_secs)[0]:
+        return "", f"the reference has races, too: {problem}"
+    return problem, hint
 
 
-def _races(bundle: Path, timeout_secs: float) -> DefenceFinding:
+def _races(bundle: Path, timeout_secs: float) -> Finding:
     command = [sys.executable, "-m", "fusiond.devices.cpu.race", str(bundle), "--blocks", str(RACE_BLOCKS)]
     try:
         done = children.run(command, timeout_secs=timeout_secs)
     except subprocess.TimeoutExpired:
-        return DefenceFinding(hint=f"races were not looked for to the end: it takes longer than {timeout_secs:g} s")
+        return "", f"races were not looked for to the end: it takes longer than {timeout_secs:g} s"
     fault = faults.of_end(done.returncode, "the race check")
     if fault is not None:
         raise fault
     *found, last = done.stdout.splitlines() or [""]
     if done.returncode == 1 and found and all(map(_stores_alike, found)):
         said = "threads store to one place in no order, which is right where all store the same"
-        return DefenceFinding(hint=f"{said}: {found[0]}")
+        return "", f"{said}: {found[0]}"
     if done.returncode == 1 and found:
-        return DefenceFinding(problem=f"race: {found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}")
+        return f"race: {found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}", ""
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or [last])[0]
-        return DefenceFinding(hint=f"races were not looked for: {said}")
-    return DefenceFinding()
+        return "", f"races were not looked for: {said}"
+    return "", ""
 
 
 _STORES = re.compile(r".*: write of \d+ bytes by .* at (\S+) races with write of \d+ bytes by .* at (\S+)")
@@ -157,7 +154,7 @@ def _stores_alike(race: str) -> bool:
     return found is not None and found[1] == found[2]
 
 
-DEFENCES: Mapping[str, Callable[[Accused], DefenceFinding]] = {
+DEFENCES: Mapping[str, Callable[[Accused], Finding]] = {
     "launches": launches,
     "state": state,
     "races": races,
@@ -171,4 +168,4 @@ def inspect(accused: Accused, *, without: Collection[str] = ()) -> tuple[str, tu
     with ThreadPoolExecutor(len(DEFENCES)) as pool:
         tasks = [pool.submit(look, accused) for name, look in DEFENCES.items() if name not in without]
         found = [each.result() for each in tasks]
-    return next((each.problem for each in found if each.problem), ""), tuple(each.hint for each in found if each.hint)
+    return next((problem for problem, _ in found if problem), ""), tuple(hint for _, hint in found if hint)

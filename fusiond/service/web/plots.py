@@ -185,16 +185,15 @@ def roofline(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
     ]
     below = 0.0
     for row, at, up in sorted(points, key=lambda each: -each[2]):
-        share = "" if row["occupancy"] is None else f", occupancy {100 * row['occupancy']:.0f} %"
         whose = "unfused" if row["program"] == "native" else "fused"
-        name = f"{whose if whose == 'unfused' else row['program']} {row['launch']}"
-        said = f"{name}: bound by {row['binding']}{share}"
+        name = f"{row['program'].replace('native', whose)} {row['launch']}"
+        share = "" if row["occupancy"] is None else f", occupancy {100 * row['occupancy']:.0f} %"
         below = max(below + 14, y(up) + 14)  # labels do not lie on each other
         right_of = x(at) < 0.62 * WIDTH
         side, anchor = (x(at) + 16, "start") if right_of else (x(at) - 16, "end")
         parts += [
             _path("leader", _line([(x(at), y(up)), (side - 2 if right_of else side + 2, below - 4)])),
-            _dot(whose, x(at), y(up), 5, said),
+            _dot(whose, x(at), y(up), 5, f"{name}: bound by {row['binding']}{share}"),
             _text(side, below, f"{name}: {row['binding']}{share}", anchor),
         ]
     words = "; ".join(f"{row['program']} {row['launch']} is bound by {row['binding']}" for row, _, _ in points)

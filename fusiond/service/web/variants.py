@@ -1,7 +1,7 @@
 """The variants of a job as a table: which are right, how fast each is, and why each wrong one is wrong."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,28 +67,40 @@ def _row(
     right = [each for each in trials if each.ratio is not None and each not in refuted]
     wrong = [each for each in trials if each.outcome in _WRONG]
     reasons = [struck[each.program_key or ""] for each in refuted] + [each.reason for each in wrong]
-    other = next((each.reason for each in trials if each.reason), "")
     if not right:
-        said = "wrong" if reasons else "not tried"
-        return VariantRow(name=name, verdict=said, trials=len(trials), why=reasons[0] if reasons else other)
+        why = next(filter(None, (*reasons, *(each.reason for each in trials))), "")
+        return VariantRow(name=name, verdict="wrong" if reasons else "not tried", trials=len(trials), why=why)
     best = max(right, key=lambda each: each.ratio or 0.0)
-    rows = profiles.get(best.program_key or "", ())
-    counted = [each for each in rows if not each["failed"]]
-    registers = [each["registers"] for each in counted if each["registers"] is not None]
-    logs = [verdict.process_ratio(each) for each in finals.get(best.program_key or "", {}).values() if each.baseline_us]
-    spread = verdict.estimate(logs, 1) if len(logs) > 1 else None
+    key = best.program_key or ""
     return VariantRow(
         name=name,
         verdict="right at some shapes" if reasons else "right",
         ratio=best.ratio,
         time="" if best.time_us is None else f"{best.time_us:,.2f}",
-        interval="" if spread is None else f"{spread.low:.3f} to {spread.high:.3f}",
-        registers=str(max(registers)) if registers else "",
-        bound=f"{counted[0]['program_bound_us']:.3f}" if counted and counted[0].get("program_bound_us") else "",
-        binding=f"{counted[0]['binding']} ({counted[0]['model']}, counted)" if counted else "",
+        interval=_interval(finals.get(key, {}).values()),
         trials=len(trials),
-        why=reasons[0] if reasons else "",
+        why=next(iter(reasons), ""),
+        **_paid([each for each in profiles.get(key, ()) if not each["failed"]]),
     )
+
+
+def _interval(processes: Iterable[Measurement]) -> str:
+    logs = [verdict.process_ratio(each) for each in processes if each.baseline_us]
+    spread = verdict.estimate(logs, 1) if len(logs) > 1 else None
+    return "" if spread is None else f"{spread.low:.3f} to {spread.high:.3f}"
+
+
+def _paid(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is known of the launches of a program, counted."""
+    if not rows:
+        return {}
+    first, registers = rows[0], [each["registers"] for each in rows if each["registers"] is not None]
+    bound = first.get("program_bound_us")
+    return {
+        "registers": str(max(registers)) if registers else "",
+        "bound": f"{bound:.3f}" if bound else "",
+        "binding": f"{first['binding']} ({first['model']}, counted)",
+    }
 
 
 def _profiles(store: Store, trials: Sequence[Trial]) -> dict[str, Sequence[Mapping[str, Any]]]:

@@ -70,12 +70,9 @@ class Now:
 def overview(store: Store, now: Now, states: Sequence[str] = ()) -> dict[str, Any]:
     """Devices, queue, the latest answers. Parts fold under their jobs, unless states are asked for."""
     wanted = [JobState(each) for each in states]
-    rows = store.jobs(wanted or None, MOST_JOBS)
-    parts: dict[str, list[JobRow]] = {}
+    rows, parts = store.jobs(wanted or None, MOST_JOBS), dict[str, list[JobRow]]()
     if not states:
-        parts = {id: store.parts(id) for id in dict.fromkeys(row.parent for row in rows) if id}
-        shown = {row.id: row for row in rows if not row.parent}
-        rows = [*shown.values(), *(store.named_job(id) for id in parts if id not in shown)]
+        rows, parts = _folded(store, rows)
     busy = [each for each in now.workers if each["job"] or each["waiting"]]
     return {
         "busy": [{**each, "said": _said(each.get("progress"))} for each in busy],
@@ -89,6 +86,13 @@ def overview(store: Store, now: Now, states: Sequence[str] = ()) -> dict[str, An
         "answers": store.answers(limit=MOST_ANSWERS),
         "left": left,
     }
+
+
+def _folded(store: Store, rows: Sequence[JobRow]) -> tuple[list[JobRow], dict[str, list[JobRow]]]:
+    """Jobs that are no parts, and the parts of each of them of which one is among the rows."""
+    parts = {id: store.parts(id) for id in dict.fromkeys(row.parent for row in rows) if id}
+    shown = {row.id: row for row in rows if not row.parent}
+    return [*shown.values(), *(store.named_job(id) for id in parts if id not in shown)], parts
 
 
 def _said(progress: Mapping[str, Any] | None) -> str:

@@ -103,7 +103,6 @@ def _document(
     lost: Lost,
     history: list[Record],
 ) -> dict[str, Any]:
-    record = history[0] if history else None
     return {
         "job": {**job_entry(row), "finding": row.finding or None},
         "rejections": [{"rule": each.rule, "nodes": list(each.nodes), "detail": each.detail} for each in rejections],
@@ -124,17 +123,19 @@ def _document(
             }
             for each in history
         ],
-        "answer": None
-        if record is None
-        else {
-            "verdict": record.verdict.value,
-            "config": dict(record.config) if record.config else None,
-            **{name: getattr(record, name) for name in ("baseline", "speedup", "processes", "ended")},
-            "ci95": list(record.ci95) if record.ci95 else None,
-            "checks": list(record.checks),
-            "figures": dict(record.figures),
-            "counted": [dict(each) for each in record.counted],
-        },
+        "answer": _answer(history[0]) if history else None,
+    }
+
+
+def _answer(record: Record) -> dict[str, Any]:
+    return {
+        "verdict": record.verdict.value,
+        "config": dict(record.config) if record.config else None,
+        **{name: getattr(record, name) for name in ("baseline", "speedup", "processes", "ended")},
+        "ci95": list(record.ci95) if record.ci95 else None,
+        "checks": list(record.checks),
+        "figures": dict(record.figures),
+        "counted": [dict(each) for each in record.counted],
     }
 
 

@@ -21,6 +21,7 @@ from fusiond.model.nouns import Job
 from fusiond.requests.isolation import registry as plugins
 from fusiond.requests.jobs import JobInputs
 from fusiond.requests.registry import Registry
+from fusiond.strategy import Strategy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,21 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     captured = _captured(arguments.capture) if arguments.capture else None
     name = captured.instance(name) if captured else name
     strategy = next(each for each in registry.strategies.values() if path.suffix in each.drafts)
-    job = Job(strategy=strategy.name, request={}, sizes={}, path=str(path))
     include = [os.path.relpath(Path(each).expanduser(), path.parent) for each in arguments.include]
-    folders = tuple(Path(each).as_posix() for each in include)
-    whole = path
-    try:
-        text = strategy.draft(str(path), name, JobInputs(registry, job, compiler=nvcc.compiled), folders)
-    except RequestError as problem:
-        including = _including(path, strategy.drafts)
-        if including is None:
-            raise
-        try:
-            text = strategy.draft(str(including), name, JobInputs(registry, job, compiler=nvcc.compiled), folders)
-        except RequestError:
-            raise _part_of_another(path, including, name, problem) from None
-        whole = including
+    whole, text = _drafted(registry, strategy, path, name, tuple(Path(each).as_posix() for each in include))
     root, unknown = documents.drafted(text, "draft")
     kind = next(iter(strategy.names))
     target = Path(arguments.output or path.parent / f"{root.mapping()[kind].text()}.yaml").expanduser()
@@ -84,6 +72,27 @@ def run(arguments: argparse.Namespace) -> int:
         output.say(f'to be filled in, where "{documents.UNKNOWN}" stands:')
         output.say(*(f"  line {each.line}: {each.key}" for each in unknown))
     return 0
+
+
+def _drafted(
+    registry: Registry, strategy: Strategy, path: Path, name: str, folders: tuple[str, ...]
+) -> tuple[Path, str]:
+    """The draft of a file, or where that is a part of another one beside it, of that. RequestError."""
+    job = Job(strategy=strategy.name, request={}, sizes={}, path=str(path))
+
+    def draft(file: Path) -> tuple[Path, str]:
+        return file, strategy.draft(str(file), name, JobInputs(registry, job, compiler=nvcc.compiled), folders)
+
+    try:
+        return draft(path)
+    except RequestError as problem:
+        including = _including(path, strategy.drafts)
+        if including is None:
+            raise
+        try:
+            return draft(including)
+        except RequestError:
+            raise _part_of_another(path, including, name, problem) from None
 
 
 def _captured(folder: str) -> CapturedKernels:

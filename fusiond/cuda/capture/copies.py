@@ -11,6 +11,7 @@ from typing import Any
 from fusiond.cuda.capture.documents import flow, plain_name
 from fusiond.cuda.capture.reads_and_writes import CapturedMemory, Touched
 from fusiond.cuda.capture.trace import (
+    CapturedCopy,
     CapturedEvent,
     CapturedFill,
     CapturedLaunch,
@@ -95,24 +96,9 @@ def _named(vectors: Iterable[Spot]) -> list[str]:
 
 def graph(trace: CapturedTrace, name: str) -> str:
     """The YAML of a kernel graph. RequestError where nothing crosses."""
-    memory, found = CapturedMemory(trace), _Graph()
-    sizes: dict[Spot, int] = {}
-    copied: dict[Spot, int] = {}
+    found, sizes = _Graph(), dict[Spot, int]()
     steps = [each for each in trace.events if not isinstance(each, CapturedWait)]
-    for event in steps[:MOST_STEPS]:
-        uses = list(_uses(trace, memory, event, sizes))
-        if isinstance(event, CapturedLaunch):
-            found.device(plain_name(event.kernel.name), uses)
-        elif isinstance(event, CapturedFill):
-            found.device("fill", uses)
-        elif event.direction is Direction.ON_DEVICE:
-            found.device("copy", uses)
-        else:
-            for vector, _, _ in uses:
-                copied[vector] = max(copied.get(vector, 0), event.size_bytes)
-                (found.upload if event.direction is Direction.TO_DEVICE else found.download)(vector)
-    if found.up:
-        found.host()
+    copied = _followed(trace, steps[:MOST_STEPS], found, sizes)
     outputs = [*_named(found.down), *found.seen]
     if not outputs or not found.kernels:
         raise RequestError("nothing comes back to the host, so there is no graph of copies", where=str(trace.file))
@@ -127,6 +113,31 @@ def graph(trace: CapturedTrace, name: str) -> str:
     lines += [f"{key}: {flow(value)}" for key, value in keys.items()]
     lines += ["vectors:", *(f"  {each}: {flow(size)}" for each, size in vectors.items() if each in used)]
     return "\n".join([*lines, "kernels:", *(f"  - {flow(each)}" for each in found.kernels), ""])
+
+
+def _followed(
+    trace: CapturedTrace,
+    steps: Iterable[CapturedLaunch | CapturedCopy | CapturedFill],
+    found: _Graph,
+    sizes: dict[Spot, int],
+) -> dict[Spot, int]:
+    """Grow a graph by what is launched and copied: the most bytes that each vector was copied with."""
+    memory, copied = CapturedMemory(trace), dict[Spot, int]()
+    for event in steps:
+        uses = list(_uses(trace, memory, event, sizes))
+        if isinstance(event, CapturedLaunch):
+            found.device(plain_name(event.kernel.name), uses)
+        elif isinstance(event, CapturedFill):
+            found.device("fill", uses)
+        elif event.direction is Direction.ON_DEVICE:
+            found.device("copy", uses)
+        else:
+            for vector, _, _ in uses:
+                copied[vector] = max(copied.get(vector, 0), event.size_bytes)
+                (found.upload if event.direction is Direction.TO_DEVICE else found.download)(vector)
+    if found.up:
+        found.host()
+    return copied
 
 
 def _kept(names: Iterable[str], used: set[str]) -> list[str]:

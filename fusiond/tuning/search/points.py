@@ -102,8 +102,7 @@ class Points:
         for block in self._blocks:
             mine = point[list(block.places)]
             rows = block.rows if self._scanned(block) else self._changed(block, mine, generator)
-            both = (rows >= 0) & (mine >= 0)
-            near = rows[((rows != mine) & both).sum(axis=1) == 1]
+            near = rows[one_apart(rows, mine)]
             if len(near):
                 many = np.repeat(point[None, :], len(near), axis=0)
                 many[:, block.places] = near
@@ -206,6 +205,12 @@ class Points:
         for k, place in enumerate(block.places):
             found[~self._rules.exists(place, found[:, :k], block.places[:k]), k] = INACTIVE
         return found
+
+
+def one_apart(rows: Levels, row: Levels) -> NDArray[np.bool_]:
+    """Where points differ from this one in a single parameter that both have."""
+    found: NDArray[np.bool_] = ((rows != row) & (rows >= 0) & (row >= 0)).sum(axis=1) == 1
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,7 @@ from fusiond.tuning.search.donors import LEAST_DONATED, Donor, DonorTrials
 from fusiond.tuning.search.features import Feature, features, rough, squared
 from fusiond.tuning.search.gaussian import Reals, Trends
 from fusiond.tuning.search.models import Model
-from fusiond.tuning.search.points import Levels, Points
+from fusiond.tuning.search.points import Levels, Points, one_apart
 
 START = 10  #: Asks before the model is used
 SPREAD = 1000
@@ -94,7 +94,6 @@ class PointSampler:
         self._guesses = len(guesses)  #: So many of what is known, the first ones, say what is fast
         self._known = [*guesses, *facts]
         self._trends = Trends(self._at, self._pool) if self._known else None
-        self._columns = [np.ascontiguousarray(each) for each in self._pool.T]
         self._taken = np.zeros(len(self._pool), np.bool_)
         self._asks = Asks()
         self._news: dict[int, tuple[float | None, float]] = {}
@@ -105,7 +104,7 @@ class PointSampler:
     def add(self, config: Config) -> int:
         """A config is asked for, whoever chose it; gives the number of that ask."""
         row = self._points.levels(config)
-        self._taken[self._found(row)] = True
+        self._taken |= (self._pool == row).all(axis=1)
         self._asks.add(row)
         return self._asks.seen - 1
 
@@ -122,13 +121,6 @@ class PointSampler:
         with blas.one_thread():
             point = self._choose()
         return None if point is None else self._points.config(point)
-
-    def _found(self, row: Levels) -> NDArray[np.intp]:
-        """Where a row is in the pool: one place, or none."""
-        left = np.flatnonzero(self._columns[0] == row[0]) if self._columns else np.arange(len(self._pool))
-        for column, level in zip(self._columns[1:], row[1:], strict=True):
-            left = left[column[left] == level]
-        return left
 
     def _choose(self) -> Levels | None:
         asks = self._asks
@@ -169,9 +161,9 @@ class PointSampler:
         were not asked for; none of them where the best few have none."""
         found = np.zeros(len(self._pool) + (0 if extra is None else len(extra)), np.bool_)
         for row in self._best_rows():
-            found = _one_apart(self._columns, row) & ~self._taken
+            found = one_apart(self._pool, row) & ~self._taken
             if extra is not None:
-                found = np.append(found, _one_apart(list(extra.T), row))
+                found = np.append(found, one_apart(extra, row))
             if found.any():
                 break
         return found
@@ -238,16 +230,6 @@ class PointSampler:
         known = {each.tobytes() for each in self._asks.rows}
         found = [each for each in np.unique(np.concatenate(rows), axis=0) if each.tobytes() not in known]
         return np.array(found, np.int16).reshape(len(found), len(self._points.parameters))
-
-
-def _one_apart(columns: Sequence[Levels], row: Levels) -> NDArray[np.bool_]:
-    """Where points differ from this one in a single parameter that both have."""
-    apart = np.zeros(len(columns[0]), np.int16)
-    for column, level in zip(columns, row, strict=True):
-        if level >= 0:
-            apart += (column != level) & (column >= 0)
-    found: NDArray[np.bool_] = apart == 1
-    return found
 
 
 def _drawn(points: Points, many: int, generator: np.random.Generator) -> Levels:

@@ -64,11 +64,11 @@ MUTANTS = {
     "searched": [
         ("the worst is chosen", "best = int(np.argmax(score))",
          "best = int(np.argmin(np.where(np.isinf(score), np.inf, score)))"),
-        ("what was asked is asked again", "self._taken[self._found(row)] = True", "pass"),
+        ("what was asked is asked again", "self._taken |= (self._pool == row).all(axis=1)", "pass"),
     ],
     "moves": [("never", "self._asks.seen % MOVES == 0", "False"),
               ("anywhere", "np.where(beside, score, -np.inf)", "score"),
-              ("two parameters away", "return found\n\n\ndef _drawn", "return ~found\n\n\ndef _drawn"),
+              ("two parameters away", "one_apart(self._pool, row) & ~self._taken", "~one_apart(self._pool, row)"),
               ("beside the slowest", "np.argsort(-np.where(", "np.argsort(np.where(")],
     "told": [
         ("values of others", "self.values[index] = np.nan if value is None else value",

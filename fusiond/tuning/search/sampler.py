@@ -17,13 +17,14 @@ lengths of the model are fitted again each time that a fifth more was told.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from fusiond.model.nouns import Config
-from fusiond.model.system import blas
 from fusiond.tuning.search import gaussian
 from fusiond.tuning.search.asks import Asks
 from fusiond.tuning.search.donors import LEAST_DONATED, Donor, DonorTrials
@@ -76,6 +77,13 @@ class Safety:
         return found
 
 
+@functools.cache
+def _products() -> ThreadpoolController:
+    """OpenBLAS splits even products of a hundred rows over all cores, which on busy cores costs ten times what it
+    saves, and takes those cores from whatever compiles or is measured."""
+    return ThreadpoolController()
+
+
 class PointSampler:
     """See the module. One for each study: it keeps what it has calculated, which changes nothing of what it asks."""
 
@@ -118,7 +126,7 @@ class PointSampler:
             self._asks.tell(index, value, error)
             self._safety.tell(self._asks.rows[index], value is not None)
         self._news.clear()
-        with blas.one_thread():
+        with _products().limit(limits=1, user_api="blas"):
             point = self._choose()
         return None if point is None else self._points.config(point)
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend import core
 
 from fusiond.jax import loops, lowering
-from fusiond.service.frameworks import MOST_TAPS, cutting, is_stencil
+from fusiond.service.frameworks import DTYPES, MOST_TAPS, cutting, is_stencil
 from fusiond.service.frameworks.boundaries import boundaries
 from fusiond.service.frameworks.cutting import LEAST, Operation
 
@@ -50,10 +50,6 @@ library calls, and stay XLA's."""
 INLINED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
            "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}  # fmt: skip
 """Calls that are looked into -> the parameter that holds what they call."""
-DTYPES = frozenset({
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
-    "float64", "float8_e4m3fn", "float8_e5m2", "complex64",
-})  # fmt: skip
 STENCIL = "conv_general_dilated"
 _SUNK = MOVEMENT | {"convert_element_type"}
 LOOPS = frozenset({"scan", "while"})

@@ -23,8 +23,7 @@ from fusiond.torch.regions import FxSegment
 
 log = logging.getLogger("fusiond.torch")
 
-FALLBACKS = ("inductor", "eager")
-COMBINE = "measured"
+_CHOICES = {"fallback": ("inductor", "eager"), "combine": ("measured",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +170,9 @@ def _options(given: Mapping[str, Any]) -> BackendOptions:
         if name not in known:
             raise ValueError(f"fusiond has no option {name!r}; it has {', '.join(known)}")
     found = BackendOptions(**given)
-    if found.fallback not in (None, *FALLBACKS):
-        raise ValueError(f"fallback is {found.fallback!r}; it can be {' or '.join(FALLBACKS)}")
-    if found.combine not in (None, COMBINE):
-        raise ValueError(f"combine is {found.combine!r}; it can be {COMBINE}")
+    for name, choices in _CHOICES.items():
+        if (value := getattr(found, name)) not in (None, *choices):
+            raise ValueError(f"{name} is {value!r}; it can be {' or '.join(choices)}")
     region_answers.check_options(found.search, found.device)
     return found
 

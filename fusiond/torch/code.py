@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from fusiond.build import gxx
+from fusiond.service.frameworks import DTYPES
 from fusiond.service.frameworks import launching as plans
 from fusiond.service.frameworks.launching import Unusable
 from fusiond.service.frameworks.region_answers import Found
 from fusiond.service.frameworks.running import CudaMachine, LaunchFailed, Machine, Processor, StepPlan
-from fusiond.torch.graphs import DTYPES, Tensor, inverse
+from fusiond.torch.graphs import Tensor, inverse
 
 ALIGNMENT = 16  #: Bytes: the widest access of a kernel
 _DTYPES = {hlo: getattr(torch, name) for name, hlo in DTYPES.items()}

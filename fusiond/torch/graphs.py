@@ -13,12 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-DTYPES: Mapping[str, str] = {
-    "bool": "pred", "int8": "s8", "int16": "s16", "int32": "s32", "int64": "s64", "uint8": "u8", "uint16": "u16",
-    "uint32": "u32", "uint64": "u64", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2", "float16": "f16",
-    "bfloat16": "bf16", "float32": "f32", "float64": "f64", "complex64": "c64",
-}  # fmt: skip
-"""torch's element types -> HLO's; tensors of any other type stay torch's."""
+from fusiond.service.frameworks import DTYPES
+
 BYTES: Mapping[str, int] = {
     each: 1 if each[:4] in ("pred", "f8e4", "f8e5") else int(each.lstrip("csubf")) // 8 for each in DTYPES.values()
 }

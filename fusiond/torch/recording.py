@@ -14,7 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fusiond.torch.graphs import DTYPES, FxGraph, FxLoop, FxNode, Ref, Tensor
+from fusiond.service.frameworks import DTYPES
+from fusiond.torch.graphs import FxGraph, FxLoop, FxNode, Ref, Tensor
 from fusiond.torch.operators import TABLE
 from fusiond.torch.operators.movement import runs
 

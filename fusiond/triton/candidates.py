@@ -26,36 +26,24 @@ from fusiond.model.ptx.triton import NotTaken, check_kind
 _environment = getattr(triton._C.libtriton, "get_cache_invalidating_env_vars", dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigsQuestion:
-    """One config, to be measured; or two, of which the second is compared with the first (`asking.Askable`)."""
+class ConfigsQuestion(group_job.KernelsQuestion):
+    """One config, to be measured; or two, of which the second is compared with the first (`Askable`)."""
 
-    name: str
-    device: str
-    files: tuple[str, ...]  #: YAML files in the folder of questions
-    search: Mapping[str, Any] | None = field(default=None, compare=False)
+    __slots__ = ()
 
     @property
     def digest(self) -> str:
-        return group_job.file_digest("variants", self.device, *self.files)
-
-    @property
-    def loops(self) -> bool:
-        return False
+        return group_job.file_digest("variants", self.device, *self.names)
 
     @property
     def workload(self) -> str:
-        return " ".join(self.files)  # other than its name: it is asked at other sizes, too
-
-    @property
-    def path(self) -> str:
-        return str(group_job.folder() / f"{self.digest}.yaml")
+        return " ".join(self.names)  # other than its name: it is asked at other sizes, too
 
     def job(self, search: Mapping[str, Any] | None = None) -> str:
         """The text of a job file. A kernel may write zeros for what it is tried with, and configs sum in other orders:
         the tolerances alone decide."""
         search = search or self.search
-        lines = ["strategy: variants", f"variants: {json.dumps([f'./{each}.yaml' for each in self.files])}"]
+        lines = ["strategy: variants", f"variants: {json.dumps([f'./{each}.yaml' for each in self.names])}"]
         lines += ["accept_constant: true", "precision: any", f"device: {json.dumps(self.device)}"]
         lines += [f"search: {json.dumps(dict(search))}"] if search else []
         return "\n".join([*lines, ""])

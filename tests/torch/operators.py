@@ -13,7 +13,8 @@ import numpy as np
 import scipy.special
 from jax import lax
 
-from fusiond.torch.graphs import DTYPES, FxGraph, FxNode, Ref, Tensor
+from fusiond.service.frameworks import DTYPES
+from fusiond.torch.graphs import FxGraph, FxNode, Ref, Tensor
 
 Array = np.ndarray[Any, Any]
 

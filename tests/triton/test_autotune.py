@@ -63,7 +63,7 @@ def jobs(db: Path) -> list[int]:
 
 def asked(of: Any) -> dict[str, Any]:
     """The YAML of a config that was asked for."""
-    return json.loads((group_job.folder() / f"{of.files[-1]}.yaml").read_text())  # type: ignore[no-any-return]
+    return json.loads((group_job.folder() / f"{of.names[-1]}.yaml").read_text())  # type: ignore[no-any-return]
 
 
 def explained() -> str:

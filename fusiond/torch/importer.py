@@ -121,13 +121,9 @@ def problem(node: FxNode, tensors: Mapping[str, Sequence[Tensor | None]]) -> str
     """Why a node is left to torch; empty where it can be computed here."""
     if node.effect:
         return "it writes into what it is given" if node.effect == "mutation" else "it draws random numbers"
-    if node.operator in PRODUCTS:
-        return "a library's"
-    if node.operator in TABLE:
-        return _tensor_problem(node, tensors) or _argument_problem(node, tensors)
     loop = node.loop
     graphs = [node.decomposed] if loop is None else [loop.body, loop.condition]
-    if graphs == [None]:
+    if node.operator in PRODUCTS or (node.operator not in TABLE and graphs == [None]):
         return "a library's"
     for graph in filter(None, graphs):
         inner = graph.tensors()

@@ -242,11 +242,9 @@ def _argument(value: Any) -> Any:
 
 def _results(node: Any, numbers: bool = False) -> tuple[Tensor | None, ...]:
     value = node.meta.get("val")
-    if numbers and type(value).__name__ in ("SymInt", "SymBool"):
-        return (Tensor((), "s64" if type(value).__name__ == "SymInt" else "pred"),)
-    if isinstance(value, tuple | list):
-        return tuple(_tensor(each) for each in value)
-    return (_tensor(value),)
+    if numbers and isinstance(value, torch.SymInt | torch.SymBool):
+        return (Tensor((), "s64" if isinstance(value, torch.SymInt) else "pred"),)
+    return tuple(map(_tensor, value if isinstance(value, tuple | list) else (value,)))
 
 
 def _tensor(value: Any) -> Tensor | None:

@@ -20,6 +20,7 @@ def _times(w: HloWriter, x: HloValue, factor: Number) -> HloValue:
     return w.binary("multiply", x, w.like(x, factor))
 
 
+_ROUNDING = frozenset({"floor", "ceil", "round-nearest-even"})
 for _name, _opcode in {
     "exp": "exponential", "expm1": "exponential-minus-one", "log": "log", "log1p": "log-plus-one", "sqrt": "sqrt",
     "rsqrt": "rsqrt", "tanh": "tanh", "sin": "sine", "cos": "cosine", "tan": "tan", "erf": "erf", "floor": "floor",
@@ -27,8 +28,6 @@ for _name, _opcode in {
     "sigmoid": "logistic",
 }.items():  # fmt: skip
     _unary(_name, lambda w, x, opcode=_opcode: _same(w, x, opcode))  # type: ignore[misc]
-
-_ROUNDING = frozenset({"floor", "ceil", "round-nearest-even"})
 
 
 @operator("abs.default")
@@ -227,30 +226,22 @@ def _pow(call: OperatorCall) -> HloValue:
         found = x
         for _ in range(int(exponent) - 1):
             found = w.binary("multiply", found, x)
-        return call.finished(found)
-    if category(x.dtype) < 2:
+    elif category(x.dtype) < 2:
         raise Unsupported("a power of whole numbers")
-    if exponent == 0.5:
-        return call.finished(w.unary("sqrt", x))
-    if exponent == -0.5:
-        return call.finished(w.unary("rsqrt", x))
-    if exponent == -1:
-        return call.finished(w.binary("divide", w.like(x, 1), x))
-    return call.finished(w.binary("power", x, call.wide(1, "exponent")))
+    elif exponent in (0.5, -0.5):
+        found = w.unary("sqrt" if exponent > 0 else "rsqrt", x)
+    elif exponent == -1:
+        found = w.binary("divide", w.like(x, 1), x)
+    else:
+        found = w.binary("power", x, call.wide(1, "exponent"))
+    return call.finished(found)
 
 
-def _comparison(name: str, direction: str) -> None:
-    @operator(f"{name}.Tensor", f"{name}.Scalar")
-    def written(call: OperatorCall) -> HloValue:
-        a, b = call.argument(0), call.argument(1, "other")
-        dtype = working(common((a, b)))
-        return call.writer.compare(
-            direction, call.shaped(a, dtype, call.result.dims), call.shaped(b, dtype, call.result.dims)
-        )
-
-
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    _comparison(_name, _name.upper())
+@operator(*(f"{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")))
+def _comparison(call: OperatorCall) -> HloValue:
+    given = call.argument(0), call.argument(1, "other")
+    a, b = (call.shaped(each, working(common(given)), call.result.dims) for each in given)
+    return call.writer.compare(call.node.operator.split(".")[1].upper(), a, b)
 
 
 # --- of three ---

@@ -98,11 +98,10 @@ def _slice_scatter(call: OperatorCall) -> HloValue:
 @operator("constant_pad_nd.default", movement=True)
 def _pad(call: OperatorCall) -> HloValue:
     x, sides = call.tensor(0), call.integers(1, "pad") or ()
-    value = number(call.argument(2, "value", 0))
-    found = [(0, 0, 0)] * len(x.dims)
-    for place in range(len(sides) // 2):
-        found[len(x.dims) - 1 - place] = (sides[2 * place], sides[2 * place + 1], 0)
-    return call.writer.pad(x, value, found)
+    pairs = [
+        (low, high, 0) for low, high in zip(sides[-2::-2], sides[::-2], strict=True)
+    ]  # the last dimension is first
+    return call.writer.pad(x, number(call.argument(2, "value", 0)), [(0, 0, 0)] * (len(x.dims) - len(pairs)) + pairs)
 
 
 @operator("cat.default", movement=True)

@@ -93,22 +93,23 @@ def _most(call: OperatorCall) -> tuple[HloValue | None, ...]:
     """(the largest of each window, where: in the plane, or as a number of the window)."""
     w, x = call.writer, call.floating(call.tensor(0))
     pool = _Pool(call, x, dilation=True)
-    wide = w.pad(x, edge(x.dtype, least=True), [(low, high, 0) for low, high in pool.edges])
-    best, which = None, w.constant(0, "s32", pool.dims)
-    for place, offset in enumerate(itertools.product(*map(range, pool.sizes))):
-        starts = [0] * pool.before + [each * step for each, step in zip(offset, pool.dilation, strict=True)]
-        steps = [1] * pool.before + list(pool.stride)
-        ends = [at + (size - 1) * step + 1 for at, size, step in zip(starts, pool.dims, steps, strict=True)]
-        value = w.slice(wide, starts, ends, steps)
-        if best is None:
-            best = value
-            continue
-        better = w.compare("GT", value, best)
-        if x.dtype[0] in "fb":
-            better = w.binary("or", better, w.compare("NE", value, value))
-        best, which = w.select(better, value, best), w.select(better, w.like(which, place), which)
-    if best is None or math.prod(pool.sizes) > MOST_PLACES:
+    if not 0 < math.prod(pool.sizes) <= MOST_PLACES:
         raise Unsupported(f"a maximum over windows of more than {MOST_PLACES} elements")
+    wide = w.pad(x, edge(x.dtype, least=True), [(low, high, 0) for low, high in pool.edges])
+    which, steps = w.constant(0, "s32", pool.dims), [1] * pool.before + list(pool.stride)
+
+    def value(offset: Sequence[int]) -> HloValue:
+        starts = [0] * pool.before + [each * step for each, step in zip(offset, pool.dilation, strict=True)]
+        ends = [at + (size - 1) * step + 1 for at, size, step in zip(starts, pool.dims, steps, strict=True)]
+        return w.slice(wide, starts, ends, steps)
+
+    values = map(value, itertools.product(*map(range, pool.sizes)))
+    best = next(values)
+    for place, each in enumerate(values, 1):
+        better = w.compare("GT", each, best)
+        if x.dtype[0] in "fb":
+            better = w.binary("or", better, w.compare("NE", each, each))
+        best, which = w.select(better, each, best), w.select(better, w.like(which, place), which)
     if "offsets" not in call.node.operator:
         which = _plane(w, which, x.dims[pool.before :], pool.sizes, pool.stride, pool.padding, pool.dilation)
     places = None if call.node.results[1] is None else call.finished(which, 1)
@@ -165,17 +166,14 @@ class _Pool:
         self.dilation = _numbers(call, 4, rank, "dilation", (1,)) if dilation else (1,) * rank
         self.dims = (*x.dims[: len(x.dims) - rank], *call.result.dims[-rank:])
         self.before = len(x.dims) - rank
-        self.edges = [(0, 0)] * self.before + [(each, each) for each in self.padding]
-        if call.argument(5 if dilation else 4, "ceil_mode", False):
-            if not dilation:
-                raise Unsupported("windows reach beyond the padding")
-            self.edges[self.before :] = [
-                (low, (made - 1) * step + (taps - 1) * wide + 1 - size - low)
-                for low, made, step, taps, wide, size in zip(
-                    self.padding, self.dims[self.before :], self.stride, self.sizes, self.dilation,
-                    x.dims[self.before :], strict=True,
-                )
-            ]  # fmt: skip
+        self.edges, inner = [(0, 0)] * self.before, (self.dims[self.before :], x.dims[self.before :])
+        ceil = call.argument(5 if dilation else 4, "ceil_mode", False)
+        if ceil and not dilation:
+            raise Unsupported("windows reach beyond the padding")
+        for low, step, taps, wide, made, size in zip(
+            self.padding, self.stride, self.sizes, self.dilation, *inner, strict=True
+        ):
+            self.edges.append((low, (made - 1) * step + (taps - 1) * wide + 1 - size - low if ceil else low))
 
     def of(self, w: HloWriter, operation: str, x: HloValue) -> HloValue:
         ones = [1] * self.before

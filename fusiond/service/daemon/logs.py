@@ -37,25 +37,24 @@ class LogLines(logging.Formatter):
         return _indented(stack_info)
 
 
-class About(threading.local):
-    """What a thread works on, for the fields of its messages."""
+class _About(threading.local):
+    """What a thread works on, for the fields of its messages: `device`, `job`, `trial`."""
 
-    device: str | None = None
-    job: str | None = None
-    trial: int | None = None
+    def __init__(self) -> None:
+        self.fields: dict[str, object] = {}
 
 
-about = About()
+_about = _About()
 
 
 def follow(event: Event) -> None:
-    """Keep `about` for the thread in which a job runs; events are published there."""
+    """Keep that for the thread in which a job runs; events are published there."""
     if isinstance(event, JobStarted):
-        about.device, about.job, about.trial = event.device, event.job, None
+        _about.fields = {"device": event.device, "job": event.job}
     elif isinstance(event, TrialFinished):
-        about.trial = event.done
+        _about.fields["trial"] = event.done
     elif isinstance(event, JobEnded):
-        about.device = about.job = about.trial = None
+        _about.fields = {}
 
 
 class Objects(logging.Formatter):
@@ -72,8 +71,7 @@ class Objects(logging.Formatter):
             "module": record.name,
             "message": record.getMessage(),
         }
-        working_on = {"device": about.device, "job": about.job, "trial": about.trial}
-        found |= {name: value for name, value in working_on.items() if value is not None}
+        found |= _about.fields
         if record.exc_info:
             found["traceback"] = self.formatException(record.exc_info)
         return json.dumps(found)

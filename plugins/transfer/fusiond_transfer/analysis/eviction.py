@@ -183,7 +183,7 @@ def _searched(uses: _Uses, limit: int, bound: int) -> Residency | None:
         found: dict[State, tuple[int, _Path]] = {}
         for state, (cost, path) in states.items():
             room = limit - sum(uses.size[name] for name in {*state[0], *names})
-            others = [name for name in state[0] if name not in names]
+            others = sorted(state[0].difference(names))  # the same in every run
             if room < 0 and len(others) > MOST_CANDIDATES:
                 return None
             for out in _minimal(others, uses.size, -room):

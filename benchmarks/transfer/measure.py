@@ -83,7 +83,7 @@ def ways(graph: Graph, costs: cost.GraphCosts, memory: str, *, counted: bool) ->
         ),
         (
             "local_search",
-            found.fast(costs, "probes", memory=kind, overlapped=True),
+            found.fast(costs, memory=kind, overlapped=True),
             Execution(memory=memory, allocation=fused, issue="overlapped"),
         ),
         ("batch", found.grouping("interval_stabbing"), Execution(memory=memory, allocation=allocation, send="batch")),

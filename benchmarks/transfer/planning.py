@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.transfer.paper import TABLE_4, Row
 from fusiond.model.inputs import documents
+from fusiond.model.nouns import Job
 from fusiond.strategy import Inputs
 from fusiond_transfer.analysis import heuristic, intervals, schedule
 from fusiond_transfer.analysis.schedules import Schedules
@@ -52,8 +53,7 @@ class Catalogue(Inputs):
 
 def catalogued(name: str) -> Graph:
     """A graph of the catalogue at its own sizes."""
-    path = str(GRAPHS / f"{name}.yaml")
-    return parser.read(Catalogue(), path, sizes={}, where=path, size_where={}).graph
+    return parser.read(Catalogue(), str(GRAPHS / f"{name}.yaml"), Job(strategy="transfer", request={}, sizes={})).graph
 
 
 def graphs(row: Row, seeds: int = SEEDS) -> list[Graph]:

@@ -56,8 +56,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
         if not isinstance(name, str):
             raise RequestError("expected a graph: a name of the catalogue, or the path of a YAML file", where=where)
         path = inputs.resolve("graph", name, where=where)
-        places = {each: job.where(f"sizes.{each}") for each in job.sizes}
-        found = parser.read(inputs, path, sizes=job.sizes, where=where, size_where=places)
+        found = parser.read(inputs, path, job)
         graph = sizes.settled(found.graph)
         counted = values.job_key(job, "allocations", "ahead").choice("ahead", "counted") == "counted"
         limit = _limit(job)
@@ -137,8 +136,7 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
 
     def seeds(self, analysis: KnownGraph, space_: Space, answers: Answers) -> tuple[tuple[str, Config], ...]:
         about = analysis.payload
-        known, _ = self._costs(about, answers)
-        best = estimate(about, known)
+        best = estimate(about, self._costs(about, answers))
         count = 1 if best is None else best.count
         return space.seeds(_offered(about, answers), space_, count, memory_estimates.best(about, answers))
 
@@ -190,18 +188,16 @@ class Transfer(StrategyBase[TransferRequest, TransferAnalysis]):
             return schedules.separate(early=config["when"] == "early")
         if grouping != "local_search":
             return schedules.grouping(grouping)
-        known, name = self._costs(about, answers)
-        known = memory_costs.shared(about.asked.graph, known, answers, **_one_memory(config))
-        overlapped = config["issue"] != "one_stream"
-        return schedules.fast(known, name, memory=Memory(config.text("memory")), overlapped=overlapped)
+        known = memory_costs.shared(about.asked.graph, self._costs(about, answers), answers, **_one_memory(config))
+        return schedules.fast(known, memory=Memory(config.text("memory")), overlapped=config["issue"] != "one_stream")
 
-    def _costs(self, about: TransferAnalysis, answers: Answers) -> tuple[cost.GraphCosts, str]:
-        """The costs by these answers, and the name of the answers."""
+    def _costs(self, about: TransferAnalysis, answers: Answers) -> cost.GraphCosts:
+        """The costs by these answers."""
         answers = {key: value for key, value in answers.items() if isinstance(value, int | float)}
         name = content_key(answers)
         if name not in about.costs:
-            about.costs[name] = cost.costs(about.asked.graph, answers)
-        return about.costs[name], name
+            about.costs[name] = dataclasses.replace(cost.costs(about.asked.graph, answers), name=name)
+        return about.costs[name]
 
     def resolved(self, analysis: KnownGraph, config: Config, answers: Answers) -> Config:
         """With the grouping as the number of messages that it comes to: `interval_stabbing (4 messages)`."""

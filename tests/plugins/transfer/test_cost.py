@@ -382,7 +382,7 @@ def test_the_fastest_messages_depend_on_what_is_shared(graph: Read) -> None:
         shared = memory_costs.shared(half, costs, {}, mapped="all", managed="none")
         times = []
         for known in (shared, costs):
-            fast = Schedules(half).fast(known, "", memory=Memory.PINNED, overlapped=True)
+            fast = Schedules(half).fast(known, memory=Memory.PINNED, overlapped=True)
             times.append(cost.estimate_us(fast, shared, memory=Memory.PINNED, overlapped=True))
         assert times[0] <= times[1] + 1e-6
         gains.append(times[1] - times[0])

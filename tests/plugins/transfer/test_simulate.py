@@ -321,7 +321,7 @@ def schedules(graph: Graph) -> list[tuple[str, Schedule]]:
     found.append(("separate early", schedules.separate(early=True)))
     from fusiond.model.program import Memory
 
-    found.append(("local_search", schedules.fast(costs(graph, {}), "assumed", memory=Memory.PINNED, overlapped=True)))
+    found.append(("local_search", schedules.fast(costs(graph, {}), memory=Memory.PINNED, overlapped=True)))
     other = reordered(schedules)
     if other is not None:
         found.append(("reordered", other.least.schedule))

@@ -42,6 +42,7 @@ class GraphCosts:
     kernels: Mapping[str, float]  #: Kernel name -> us
     missing: int  #: How many of the probes have not been answered
     wanted: int = 0
+    name: str = ""  #: Of the answers that say so
     mapped: frozenset[str] = frozenset()  #: What lies in one memory for both sides (`memory_costs`)
     managed: frozenset[str] = frozenset()
     prefetches: Mapping[bool, Points] = field(default_factory=dict)  #: up -> of a prefetch, where something is managed

@@ -60,8 +60,7 @@ class Schedules:
         """The fewest messages, and what is proven of them."""
         graph, crossings, bound = self.graph, self.crossings, self.bound.points
         if self.limited:
-            split = self.evictions.split if self.evictions else frozenset()
-            groups, fewest = limit.fitting(graph, crossings, bound, split)
+            groups, fewest = limit.fitting(graph, crossings, bound, self._alone())
             found = schedule.scheduled(graph, crossings, schedule.slots_of(groups, len(crossings)), groups)
             found = dataclasses.replace(found, leaves=self._leaves)
             return Least(schedule=found, proven=fewest and (self.evictions is None or found.startups == bound))
@@ -114,11 +113,11 @@ class Schedules:
                 return Least(schedule=found, proven=proven)
         return Least(schedule=self.least.schedule, proven=False)
 
-    def fast(self, costs: GraphCosts, known: str, *, memory: Memory, overlapped: bool) -> Schedule:
-        """The fastest by the costs; `known` names the answers that they are of."""
+    def fast(self, costs: GraphCosts, *, memory: Memory, overlapped: bool) -> Schedule:
+        """The fastest by the costs."""
         if self.evictions is not None or self.cells_limited:
             return self.least.schedule
-        key = (memory, overlapped, known, costs.mapped, costs.managed)
+        key = (memory, overlapped, costs.name, costs.mapped, costs.managed)
         if key not in self._fast:
             names = ["interval_stabbing", "min_residency", *(("paper_greedy", "paper_tight") if self.has_paper else ())]
             starts = [self.grouping(name) for name in names]

@@ -18,7 +18,7 @@ from fusiond.model.inputs import documents, values
 from fusiond.model.inputs.documents import Node
 from fusiond.model.language import expressions, extents
 from fusiond.model.language.dtypes import DTYPES
-from fusiond.model.nouns import frozen
+from fusiond.model.nouns import Job, frozen
 from fusiond.strategy import Inputs
 from fusiond_transfer.frontend import generator, row_wise, single_assignment, sub_vectors, verify
 from fusiond_transfer.frontend.generator import Shape, usual_fill
@@ -68,18 +68,15 @@ class Read:
     sources: Mapping[str, str]  #: Path -> text of the files beside the graph's
 
 
-def read(inputs: Inputs, path: str, *, sizes: Mapping[str, int], where: str, size_where: Mapping[str, str]) -> Read:
-    """Read a graph. `sizes` overrule those of the file; `size_where` says where each of them stands."""
-    document = inputs.document(path, where=where)
+def read(inputs: Inputs, path: str, job: Job) -> Read:
+    """Read the graph of a job, whose sizes overrule those of the file."""
+    document = inputs.document(path, where=job.where("graph"))
     keys = document.mapping(known=KEYS, required=("graph",))
     if not _NAME.fullmatch(keys["graph"].text()):
         raise keys["graph"].fail(f"is {keys['graph'].text()[:80]!r}; expected a name of letters, digits, _ and -")
     known = values.sizes(keys.get("sizes"))
     odd = values.sizes(keys.get("odd"), known=known)
-    for name in sizes:
-        if name not in known:
-            raise UnknownName("size", name, known, where=size_where.get(name, where))
-    known |= sizes
+    known |= values.job_sizes(job, known)
     reader = _Reader(inputs, path, keys, known)
     graph = _checked(reader, document)
     described = {key: node.plain() for key, node in keys.items() if key not in ("summary", "sizes", "odd")}

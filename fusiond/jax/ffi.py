@@ -5,7 +5,6 @@ equations instead, which every transformation knows; so a fused function can sta
 """
 
 import ctypes
-import functools
 import hashlib
 import importlib.util
 import threading
@@ -25,7 +24,7 @@ from fusiond.build.cpu import commands
 from fusiond.model.errors import DeviceError
 from fusiond.model.program import Program
 from fusiond.service.frameworks import launching
-from fusiond.service.frameworks.launching import LaunchPlan, Unusable
+from fusiond.service.frameworks.launching import Unusable
 
 SOURCE = Path(__file__).with_name("handler.cpp")
 TARGET = "fusiond_region"
@@ -36,28 +35,13 @@ _ABI = commands.RUNTIME / "abi.h"
 class FfiAttributes:
     """A plan with its code, as attributes of a call."""
 
-    platform: str  #: cpu or cuda
-    plan: LaunchPlan = field(repr=False)
-    images: tuple[bytes, ...] = field(repr=False)
-    entries: tuple[str, ...]
-    runtime: str = ""
-
-    @functools.cached_property
-    def key(self) -> str:
-        found = hashlib.sha256(self.plan.words.tobytes())
-        for each in (*self.images, "\n".join(self.entries).encode()):
-            found.update(each)
-        return found.hexdigest()[:32]
-
-    def attributes(self) -> dict[str, Any]:
-        images = {f"image_{i}": np.frombuffer(each, np.uint8) for i, each in enumerate(self.images)}
-        said = {"key": self.key, "entries": "\n".join(self.entries), "runtime": self.runtime}
-        return {**said, "plan": self.plan.words, "images": np.int64(len(self.images)), **images}
+    scratch: tuple[int, ...]
+    attributes: dict[str, Any] = field(repr=False)
 
 
 def launched(program: Program, inputs: int, outputs: int, platform: str, arch: str | None) -> FfiAttributes:
     """A Program for regions of so many arguments and results. Unusable where it cannot be launched so."""
-    plan = launching.flat(program, *launching.argument_names(inputs, outputs))
+    plan, runtime = launching.flat(program, *launching.argument_names(inputs, outputs)), ""
     if platform == "cpu":
         paths, entries = launching.built_for_cpu(program)
         for step in program.launches:
@@ -67,12 +51,16 @@ def launched(program: Program, inputs: int, outputs: int, platform: str, arch: s
                 ctypes.c_void_p.in_dll(ctypes.CDLL(str(path)), name)
             except (OSError, ValueError):
                 raise Unusable(f"{path.name} cannot be loaded, or has no {name}") from None
-        images = tuple(each.read_bytes() for each in paths)
-        return FfiAttributes(platform, plan, images, entries, str(gxx.scheduler()))
-    if arch is None:
+        images, runtime = tuple(each.read_bytes() for each in paths), str(gxx.scheduler())
+    elif arch is None:
         raise Unusable("the answer is of no GPU")
-    cubins, symbols = launching.built_for_gpu(program, arch)
-    return FfiAttributes(platform, plan, cubins, symbols)
+    else:
+        images, entries = launching.built_for_gpu(program, arch)
+    names = "\n".join(entries)
+    key = hashlib.sha256(b"".join([plan.words.tobytes(), *images, names.encode()])).hexdigest()[:32]
+    said = {"key": key, "entries": names, "runtime": runtime, "plan": plan.words, "images": np.int64(len(images))}
+    said |= {f"image_{i}": np.frombuffer(each, np.uint8) for i, each in enumerate(images)}
+    return FfiAttributes(plan.scratch, said)
 
 
 # --- the handler ----------------------------------------------------------------------------------------
@@ -162,9 +150,9 @@ def _lowered(context: Any, *arguments: Any, jaxpr: _Held, code: FfiAttributes) -
         return _as_written(context, *arguments, jaxpr=jaxpr, code=code)
     rule = jax.ffi.ffi_lowering(TARGET, has_side_effect=False)
     # Scratch memory is a result, so that XLA keeps it for as long as a CUDA graph into which it records the launches.
-    scratch = [jax.core.ShapedArray((each,), np.dtype(np.uint8)) for each in code.plan.scratch]
+    scratch = [jax.core.ShapedArray((each,), np.dtype(np.uint8)) for each in code.scratch]
     made = context.replace(avals_out=[*context.avals_out, *scratch])
-    return rule(made, *arguments, **code.attributes())[: len(context.avals_out)]
+    return rule(made, *arguments, **code.attributes)[: len(context.avals_out)]
 
 
 def _as_written(context: Any, *arguments: Any, jaxpr: _Held, code: FfiAttributes) -> Any:

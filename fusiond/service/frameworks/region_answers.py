@@ -151,7 +151,6 @@ class Found:
     reason: str = ""  #: Of `unknown` and `refused`, in one line
     evidence: str = ""  #: `measured`, `emulated`, `counted`
     speedup: float | None = None
-    device: str = ""
     arch: str | None = None  #: Of the answer's device, where it is a GPU
     program: Program | None = None
     """Of `fuse`; of `keep` the best fused one, where there is one. Of a question with a loop, where fusing gains
@@ -216,7 +215,7 @@ class Asker:
     def look(self, question: Askable) -> Found:
         """What the store knows. Never raises."""
         if _inherited:
-            return Found(state="unknown", reason=_INHERITED)
+            return Found(state="unknown", reason=_inherited)
         try:
             return self._look(question)
         except FusiondError as problem:
@@ -251,7 +250,6 @@ class Asker:
             state=verdict,
             evidence=str(document.get("evidence", "")),
             speedup=speedup,
-            device=str(document["device"]["name"]),
             arch=arch if arch is not None and arch.startswith("sm_") else None,
             program=None if plan is None else decode(plan),
         )
@@ -267,7 +265,7 @@ class Asker:
         from fusiond.service.client import functions
 
         if _inherited:
-            return Found(state="unknown", reason=_INHERITED)
+            return Found(state="unknown", reason=_inherited)
         log.info("%s is tuned here and now", question.path)
         try:
             functions.tune(question.path, question.job(search), db=self.db)
@@ -342,7 +340,7 @@ class Asker:
         """Where an unknown question is, for people."""
         asked = self._submitted.get(question.digest)
         if _inherited:
-            return _INHERITED
+            return _inherited
         if question.digest in self._not_taken:
             return f"not handed in: {self._not_taken[question.digest]}"
         if asked is None:
@@ -450,7 +448,7 @@ _ending = threading.Event()
 
 def silent() -> str:
     """Why this process asks nothing; empty where it does."""
-    return _INHERITED if _inherited else ""
+    return _inherited
 
 
 def ending() -> bool:
@@ -469,17 +467,17 @@ def _end() -> None:
 atexit.register(_end)
 
 
-_inherited = False
-"""Whether this process was forked from one that had asked: locks may be held for ever, and the processes that parse are
-the parent's. It asks nothing."""
-_INHERITED = "this process was forked from one that had asked, and does not ask"
+_inherited = ""
+"""Why this process asks nothing, where it was forked from one that had asked: locks may be held for ever, and the
+processes that parse are the parent's."""
 
 
 def _forget() -> None:
     """A forked child has none of its parent's threads."""
     global _guard, _inherited
     _guard = threading.Lock()
-    _inherited = _inherited or bool(_askers)
+    if _askers:
+        _inherited = "this process was forked from one that had asked, and does not ask"
     _askers.clear()
     parsers = sys.modules.get("fusiond.requests.isolation.registry")
     if parsers is not None and parsers._shared.cache_info().currsize:

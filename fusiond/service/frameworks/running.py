@@ -143,19 +143,15 @@ class CudaMachine:
                     symbol = entries[each.entry].encode()
                     found = self._driver.handle("cuModuleGetFunction", modules[each.image], symbol)
                     self._functions[each.entry] = found
-            self._prepare(launches)
+            for entry, function in self._functions.items():
+                mine = [each for each in launches if each.entry == entry]
+                shared, carveout = max(each.shared_bytes for each in mine), max(each.carveout_pct for each in mine)
+                if shared:  # with what the kernel has itself it may be more than 48 KiB
+                    self._driver("cuFuncSetAttribute", function, _DYNAMIC_SHARED_BYTES, shared)
+                if carveout >= 0:
+                    self._driver("cuFuncSetAttribute", function, _CARVEOUT, carveout)
         except exported.LaunchError as problem:
             raise Unusable(str(problem)) from None
-
-    def _prepare(self, steps: Sequence[Step]) -> None:
-        for entry, function in self._functions.items():
-            mine = [each for each in steps if each.entry == entry]
-            shared = max(each.shared_bytes for each in mine)
-            if shared:  # with what the kernel has itself it may be more than 48 KiB
-                self._driver("cuFuncSetAttribute", function, _DYNAMIC_SHARED_BYTES, shared)
-            carveout = max(each.carveout_pct for each in mine)
-            if carveout >= 0:
-                self._driver("cuFuncSetAttribute", function, _CARVEOUT, carveout)
 
     def start(self, step: Step, values: Sequence[bytes], stream: int) -> None:
         held = [ctypes.create_string_buffer(each, len(each)) for each in values]

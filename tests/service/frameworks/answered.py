@@ -25,7 +25,7 @@ def emitted(question: Any) -> Found:
     for _, config in prepared.strategy.seeds(analysis, space, {}):
         program = prepared.strategy.emit(analysis, config, {})
         if isinstance(program, Program):
-            return Found(state="fuse", evidence="emulated", speedup=1.5, device="cpu", program=program)
+            return Found(state="fuse", evidence="emulated", speedup=1.5, program=program)
     return Found(state="refused", reason="no seed can be emitted")
 
 
@@ -34,7 +34,7 @@ def measured(question: Any) -> Found:
     assert question.device == "cuda:0"
     found = emitted(dataclasses.replace(question, device="cpu"))
     assert found.program is not None, found.reason
-    return dataclasses.replace(found, evidence="measured", arch="sm_90", device="cuda:0")
+    return dataclasses.replace(found, evidence="measured", arch="sm_90")
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, find: Callable[[Any], Found]) -> list[Any]:

@@ -55,7 +55,7 @@ def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | N
         return _eager(graph, inputs, part) if eager else _by_inductor(graph, inputs, part, _inner(chosen, record))
 
     if _varies(inputs):
-        return _uncompiled(_ByShape(graph, compiling, record))
+        return _uncompiled(_ByShape(graph, compiling, record).call)
     try:
         module, steps = rolling.rolled(splicing.copied(graph))
         module, several = loop_products.before(module)
@@ -90,7 +90,7 @@ class _ByShape:
         self._graph, self._compiling, self._record = graph, compiling, record
         self._found: dict[tuple[Any, ...], Any] = {}
 
-    def __call__(self, *inputs: Any) -> Any:
+    def call(self, *inputs: Any) -> Any:
         key = tuple(map(_shape, inputs))
         found = self._found.get(key)
         if found is None:

@@ -218,11 +218,10 @@ class _Inlining:
         self._products_apart = products_apart
         self.values: list[tuple[core.Var, Any]] = []  #: Its constants, and those of what it calls
         self.changed = False  #: Whether a loop's products have been taken out of it
-        self._same: dict[core.Var, Any] = {}  #: Var -> what it is another name of
         self._fresh = core.gensym()
         names = self._constants(closed)
         self.whole = self._equations(closed.jaxpr, names)
-        self.outputs = [self._named(each, names) for each in closed.jaxpr.outvars]
+        self.outputs = [_named(each, names) for each in closed.jaxpr.outvars]
 
     def _constants(self, closed: core.ClosedJaxpr) -> dict[core.Var, Any]:
         """What its constants are called outside: small ones (the taps of a filter) are part of the regions' text."""
@@ -236,44 +235,27 @@ class _Inlining:
                 self.values.append((names[var], value))
         return names
 
-    def _named(self, atom: Any, names: dict[core.Var, Any]) -> Any:
-        if isinstance(atom, core.Literal):
-            return atom
-        atom = names.get(atom, atom)
-        while isinstance(atom, core.Var) and atom in self._same:
-            atom = self._same[atom]
-        return atom
-
     def _equations(self, jaxpr: core.Jaxpr, names: dict[core.Var, Any]) -> list[core.JaxprEqn]:
         """`names`: what the vars of an inlined jaxpr are called outside; all that it makes gets new names, since one
         jaxpr may be called twice."""
         found: list[core.JaxprEqn] = []
         for equation in jaxpr.eqns:
-            given = [self._named(each, names) for each in equation.invars]
+            given = [_named(each, names) for each in equation.invars]
             if equation.primitive.name == "concatenate":  # as `associative_scan` has it, of slices without elements
                 given = [each for each in given if 0 not in each.aval.shape] or given
             inner = equation.params.get(INLINED.get(equation.primitive.name, ""))
             if inner is None and self._products_apart and (inner := _apart(equation)) is not None:
                 self.changed = True
             if isinstance(inner, core.ClosedJaxpr):
-                made = self._called(inner, given, found)
-                for var, value in zip(equation.outvars, made, strict=True):
-                    if not isinstance(var, core.DropVar):
-                        names[var] = value
-                continue
-            outvars = [each if isinstance(each, core.DropVar) else self._fresh(each.aval) for each in equation.outvars]
-            names |= {old: new for old, new in zip(equation.outvars, outvars, strict=True)
-                      if not isinstance(old, core.DropVar)}  # fmt: skip
-            found.append(equation.replace(invars=given, outvars=outvars))
-        self._same |= {var: value for var, value in names.items() if var is not value}
+                own = dict(zip(inner.jaxpr.invars, given, strict=True)) | self._constants(inner)
+                found += self._equations(inner.jaxpr, own)
+                made = [_named(each, own) for each in inner.jaxpr.outvars]
+            else:
+                made = [each if isinstance(each, core.DropVar) else self._fresh(each.aval) for each in equation.outvars]
+                found.append(equation.replace(invars=given, outvars=made))
+            names |= zip(equation.outvars, made, strict=True)
         return found
 
-    def _called(self, inner: core.ClosedJaxpr, given: list[Any], found: list[core.JaxprEqn]) -> list[Any]:
-        names: dict[core.Var, Any] = dict(zip(inner.jaxpr.invars, given, strict=True))
-        names |= self._constants(inner)
-        outer, self._same = self._same, {}
-        try:
-            found += self._equations(inner.jaxpr, names)
-            return [self._named(each, names) for each in inner.jaxpr.outvars]
-        finally:
-            self._same = outer
+
+def _named(atom: Any, names: dict[core.Var, Any]) -> Any:
+    return atom if isinstance(atom, core.Literal) else names.get(atom, atom)

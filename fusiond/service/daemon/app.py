@@ -1,22 +1,4 @@
-"""The daemon's HTTP + JSON, for one user on a Unix socket.
-
-    GET  /health                what this daemon is and does
-    POST /jobs                  {"path", "text"?, "device"?, "trials"?, "seed"?, "priority"?} -> {"jobs": [...]}
-    GET  /jobs?state=queued     {"jobs": [...]}, the newest first; also limit=, and before=ID for the next page
-    GET  /jobs/{id}             one job
-    GET  /jobs/{id}/events      NDJSON, one `Progress` a line, until the job ends; an empty line now and then
-    POST /jobs/{id}/cancel      one job
-    POST /jobs/{id}/finish      one job: its search ends, its finals begin
-    GET  /best?pair=A,B         the document of `best --json`; also workload=, device=, size=a.n=5, cache=cold
-    POST /best                  {"path", "text"?, "device"?, "sizes"?, "cache"?} -> {"answers": [document or error...]}
-    POST /judge                 {"reference", "candidate", "device"?, "trials"?, "timeout_secs"?} -> the document of
-                                `judge --json`; a kernel is an absolute path, or {"yaml": text, "files"?: {name: text}};
-                                a reference may be {"function": "f.py:name", "files"}
-    GET  /devices  /plugins     lists
-    below /exchange             what other boxes ask and tell (fusiond.service.daemon.upstream_server)
-    GET  /metrics               for Prometheus
-    GET  /openapi.json          all of this for programs
-    GET  / and below /page, /answers, /static   the pages (fusiond.service.web)
+"""The daemon's HTTP + JSON, for one user on a Unix socket; `App.starlette` lists the routes.
 
 Every error is `{"error": {"kind", "where", "problem"}}`: 400 for a wrong request, 413 for a body that is too long,
 404 for what is not known, 409 for a device that is not there and for a name that stands for several contents, 5xx for
@@ -46,6 +28,7 @@ from fusiond.service.daemon import judge, openapi
 from fusiond.service.daemon.judge import JudgeRequest, KernelTexts, QueueFull
 from fusiond.service.daemon.limits import BODY_BYTES
 from fusiond.service.daemon.metrics import CONTENT_TYPE as METRICS_TYPE
+from fusiond.service.daemon.openapi import ID, LINES, Described
 from fusiond.service.wire import error_document, job_entry
 from fusiond.store import lookup
 from fusiond.store.jobs import JobRow
@@ -102,7 +85,7 @@ MOST_JOBS = 1000  #: In one page of GET /jobs; whoever asks for more gets as man
 class App:
     """The endpoints: each checks the request, asks the service (in a thread, where that may block), and answers."""
 
-    def __init__(self, service: Service, pages: Sequence[Route] = (), exchange: Sequence[Route] = ()) -> None:
+    def __init__(self, service: Service, pages: Sequence[Route] = (), exchange: Sequence[Described] = ()) -> None:
         """Beside the routes of the API: `pages`; `exchange`, what other boxes ask, where they may."""
         self.service = service
         self.pages = pages
@@ -111,26 +94,35 @@ class App:
 
     def starlette(self) -> Starlette:
         service, store = self.service, self.service.store
+        plugins = "The plugins, and why one did not load."
+        submit, cancel = "Queue the jobs of a job file.", "Stop a job, or take it off the queue."
+        finish = "End a job's search, and measure the finals of what is there."
+        progress = "Its progress, an object a line, until it ends."
+        best = "The best known answer for a name: `pair` or `workload`."
+        question = "The answers for what a job file asks, by its content."
+        judged = (
+            "Whether a candidate is right, and how fast beside its reference. It may wait in a queue; 503 with "
+            "Retry-After where that is full."
+        )
         routes = [
-            Route("/health", _given(service.health)),
-            Route("/jobs", self.jobs),
-            Route("/jobs", self.submit, methods=["POST"]),
-            Route("/jobs/{id}", _of_job(store.named_job)),
-            Route("/jobs/{id}/events", self.events),
-            Route("/jobs/{id}/cancel", _of_job(service.cancel), methods=["POST"]),
-            Route("/jobs/{id}/finish", _of_job(store.finish_early), methods=["POST"]),
-            Route("/best", self.best),
-            Route("/best", self.best_of_job, methods=["POST"]),
-            Route("/judge", self.judge, methods=["POST"]),
-            Route("/devices", _given(lambda: {"devices": service.devices()})),
-            Route("/plugins", _given(lambda: {"plugins": service.work.plugins()})),
-            Route("/metrics", self.metrics),
-            Route("/openapi.json", _given(lambda: openapi.document(exchange=bool(self.exchange)))),
+            Described("GET /health", _given(service.health), "What this daemon is and does.", "Object"),
+            Described("GET /jobs", self.jobs, "Jobs, the newest first.", "Jobs", *openapi.JOBS),
+            Described("POST /jobs", self.submit, submit, "Jobs", body="Submission", status=201),
+            Described("GET /jobs/{id}", _of_job(store.named_job), "One job.", "Job", ID),
+            Described("GET /jobs/{id}/events", self.events, progress, None, ID, kind=LINES),
+            Described("POST /jobs/{id}/cancel", _of_job(service.cancel), cancel, "Job", ID),
+            Described("POST /jobs/{id}/finish", _of_job(store.finish_early), finish, "Job", ID),
+            Described("GET /best", self.best, best, "Answer", *openapi.BEST),
+            Described("POST /best", self.best_of_job, question, "Answers", body="Question"),
+            Described("POST /judge", self.judge, judged, "Ruling", body="Case"),
+            Described("GET /devices", _given(service.devices, "devices"), "The devices that have a worker.", "Object"),
+            Described("GET /plugins", _given(service.work.plugins, "plugins"), plugins, "Object"),
+            Described("GET /metrics", self.metrics, "For Prometheus.", None, kind="text/plain"),
+            Described("GET /openapi.json", _given(lambda: openapi.document(routes)), "This document.", "Object"),
             *self.exchange,
-            *self.pages,
         ]
         handlers: dict[Any, Any] = {FusiondError: _fusiond_error, HTTPException: _http_error, Exception: _our_error}
-        return Starlette(routes=routes, exception_handlers=handlers)
+        return Starlette(routes=[*routes, *self.pages], exception_handlers=handlers)
 
     async def submit(self, request: Request) -> Response:
         submission = _submission(await object_of(request))
@@ -148,7 +140,7 @@ class App:
 
     async def events(self, request: Request) -> Response:
         job = (await run_in_threadpool(self.service.store.named_job, request.path_params["id"])).id
-        return StreamingResponse(self._lines(job), media_type="application/x-ndjson")
+        return StreamingResponse(self._lines(job), media_type=LINES)
 
     async def _lines(self, job: str) -> AsyncIterator[str]:
         async for progress in self.service.broker.follow(job, self.service.store.named_job):
@@ -222,11 +214,12 @@ class App:
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
-def _given(read: Callable[[], Any]) -> Endpoint:
-    """The endpoint that shows a document."""
+def _given(read: Callable[[], Any], name: str = "") -> Endpoint:
+    """The endpoint that shows a document, under a name where there is one."""
 
     async def endpoint(request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(read))
+        found = await run_in_threadpool(read)
+        return JSONResponse({name: found} if name else found)
 
     return endpoint
 

@@ -1,19 +1,55 @@
 """`/openapi.json`: describes the endpoints of `app` in OpenAPI 3.1."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from starlette.routing import Route
 
 from fusiond import __version__
 from fusiond.model.outcomes import JobState
 from fusiond.service.daemon import judge
 
+LINES = "application/x-ndjson"  #: A JSON object a line
 _TEXT = {"type": "string"}
 _WHOLE = {"type": "integer"}
 _STATES = [state.value for state in JobState]
 
 
-def document(*, exchange: bool = False) -> dict[str, Any]:
-    """The whole document; `exchange`: with what other boxes ask and tell."""
+class Described(Route):
+    """A route, and what the document says of it."""
+
+    def __init__(
+        self, route: str, endpoint: Callable[..., Any], summary: str, result: str | None,
+        *parameters: Mapping[str, Any], body: str | None = None, status: int = 200, kind: str = "application/json",
+        body_kind: str = "application/json",
+    ) -> None:  # fmt: skip
+        """`route`: a method and a path; `result` and `body`: schemas of the document."""
+        self.method, _, path = route.partition(" ")
+        super().__init__(path, endpoint, methods=[self.method])
+        schema = _TEXT if result is None else _reference(result)
+        self.operation: dict[str, Any] = {
+            "summary": summary,
+            "responses": {
+                str(status): {"description": "Done.", "content": {kind: {"schema": schema}}},
+                "default": {
+                    "description": "400 wrong request, 404 not known, 409 ambiguous, or no such device, 413 too long, "
+                    "5xx the machine's or our fault.",
+                    "content": {"application/json": {"schema": _reference("Error")}},
+                },
+            },
+        }
+        if parameters:
+            self.operation["parameters"] = [dict(each) for each in parameters]
+        if body is not None:
+            content = {body_kind: {"schema": _reference(body)}}
+            self.operation["requestBody"] = {"required": True, "content": content}
+
+
+def document(routes: Iterable[Described]) -> dict[str, Any]:
+    """The whole document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for each in routes:
+        paths.setdefault(each.path, {})[each.method.lower()] = each.operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -23,52 +59,7 @@ def document(*, exchange: bool = False) -> dict[str, Any]:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "http://fusiond", "description": "the daemon's Unix socket, whatever the host is called"}],
-        "paths": {
-            "/health": {"get": _operation("What this daemon is and does.", "Object")},
-            "/jobs": {
-                "get": _operation(
-                    "Jobs, the newest first.",
-                    "Jobs",
-                    _query("state", "Only jobs in this state; may be repeated.", {"type": "string", "enum": _STATES}),
-                    _query("limit", "At most so many.", {**_WHOLE, "minimum": 1, "maximum": 1000, "default": 100}),
-                    _query("before", "Only jobs that came before the one with this ID: the next page.", _TEXT),
-                ),
-                "post": _operation("Queue the jobs of a job file.", "Jobs", body="Submission", status=201),
-            },
-            "/jobs/{id}": {"get": _operation("One job.", "Job", _ID)},
-            "/jobs/{id}/events": {
-                "get": _operation(
-                    "Its progress, an object a line, until it ends.", None, _ID, kind="application/x-ndjson"
-                )
-            },
-            "/jobs/{id}/cancel": {"post": _operation("Stop a job, or take it off the queue.", "Job", _ID)},
-            "/jobs/{id}/finish": {
-                "post": _operation("End a job's search, and measure the finals of what is there.", "Job", _ID)
-            },
-            "/best": {
-                "get": _operation(
-                    "The best known answer for a name: `pair` or `workload`.",
-                    "Answer",
-                    _query("pair", "Two kernels with a comma between, in any order.", _TEXT),
-                    _query("workload", "A workload by its name.", _TEXT),
-                    _query("device", "cpu, cuda, cuda:N, or a device's model or key.", _TEXT),
-                    _query("size", "NAME=NUMBER; may be repeated.", _TEXT),
-                    _query("cache", "Of warm or of cold caches.", {"type": "string", "enum": ["warm", "cold"]}),
-                ),
-                "post": _operation("The answers for what a job file asks, by its content.", "Answers", body="Question"),
-            },
-            "/judge": {
-                "post": _operation(
-                    "Whether a candidate is right, and how fast beside its reference. It may wait in a queue; 503 with "
-                    "Retry-After where that is full.", "Ruling", body="Case",
-                )
-            },
-            "/devices": {"get": _operation("The devices that have a worker.", "Object")},
-            "/plugins": {"get": _operation("The plugins, and why one did not load.", "Object")},
-            "/metrics": {"get": _operation("For Prometheus.", None, kind="text/plain")},
-            "/openapi.json": {"get": _operation("This document.", "Object")},
-            **(_exchange() if exchange else {}),
-        },
+        "paths": paths,
         "components": {
             "schemas": _schemas(),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "Over TCP; the Unix "
@@ -78,70 +69,32 @@ def document(*, exchange: bool = False) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _exchange() -> dict[str, Any]:
-    """What other boxes ask and tell (fusiond.service.daemon.upstream_server)."""
-    cache = {"type": "string", "enum": ["warm", "cold"], "default": "warm"}
-    line = "a JSON object: an answer with the key, the signature and, where asked for, the programs"
-    return {
-        "/exchange/answer": {
-            "get": _operation(
-                f"What is served to a content: {line}.", "Entry",
-                {**_query("family", "The key of the content without its sizes.", _KEY), "required": True},
-                {**_query("device", "The key of the device.", _KEY), "required": True},
-                _query("cache", "Of warm or of cold caches.", cache),
-                _query("sizes", "The canonical text of all sizes; left out: any.", _TEXT),
-                _query("programs", "Not empty: with the programs.", _TEXT),
-            )
-        },
-        "/exchange/find": {
-            "post": _operation("The same for many contents; null where nothing is known.", "Found", body="Wanted")
-        },
-        "/exchange/answers": {
-            "post": _operation(
-                "Hand over answers, a line each; what became of them.", "Pushed", body="Entry",
-                body_kind="application/x-ndjson",
-            )
-        },
-        "/exchange/claims": {
-            "post": _operation("Ask to tune a question alone for some seconds.", "Claimed", body="Claim")
-        },
-        "/exchange/claims/release": {"post": _operation("Let go of a claim.", "Object", body="Release")},
-    }  # fmt: skip
-
-
-def _operation(
-    summary: str, result: str | None, *parameters: Mapping[str, Any], body: str | None = None, status: int = 200,
-    kind: str = "application/json", body_kind: str = "application/json",
-) -> dict[str, Any]:  # fmt: skip
-    schema = _TEXT if result is None else _reference(result)
-    operation: dict[str, Any] = {
-        "summary": summary,
-        "responses": {
-            str(status): {"description": "Done.", "content": {kind: {"schema": schema}}},
-            "default": {
-                "description": "400 wrong request, 404 not known, 409 ambiguous, or no such device, 413 too long, 5xx "
-                "the machine's or our fault.",
-                "content": {"application/json": {"schema": _reference("Error")}},
-            },
-        },
-    }
-    if parameters:
-        operation["parameters"] = [dict(each) for each in parameters]
-    if body is not None:
-        operation["requestBody"] = {
-            "required": True, "content": {body_kind: {"schema": _reference(body)}}
-        }  # fmt: skip
-    return operation
-
-
 def _query(name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "query", "description": description, "schema": dict(schema)}
 
 
-_ID = {"name": "id", "in": "path", "required": True, "description": "A job's ID.", "schema": _TEXT}
-
-
+_CACHE = {"type": "string", "enum": ["warm", "cold"]}
 _KEY = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+ID = {"name": "id", "in": "path", "required": True, "description": "A job's ID.", "schema": _TEXT}
+JOBS = (
+    _query("state", "Only jobs in this state; may be repeated.", {"type": "string", "enum": _STATES}),
+    _query("limit", "At most so many.", {**_WHOLE, "minimum": 1, "maximum": 1000, "default": 100}),
+    _query("before", "Only jobs that came before the one with this ID: the next page.", _TEXT),
+)
+BEST = (
+    _query("pair", "Two kernels with a comma between, in any order.", _TEXT),
+    _query("workload", "A workload by its name.", _TEXT),
+    _query("device", "cpu, cuda, cuda:N, or a device's model or key.", _TEXT),
+    _query("size", "NAME=NUMBER; may be repeated.", _TEXT),
+    _query("cache", "Of warm or of cold caches.", _CACHE),
+)
+EXCHANGED = (
+    {**_query("family", "The key of the content without its sizes.", _KEY), "required": True},
+    {**_query("device", "The key of the device.", _KEY), "required": True},
+    _query("cache", "Of warm or of cold caches.", {**_CACHE, "default": "warm"}),
+    _query("sizes", "The canonical text of all sizes; left out: any.", _TEXT),
+    _query("programs", "Not empty: with the programs.", _TEXT),
+)
 
 
 def _reference(name: str) -> dict[str, str]:

@@ -1,14 +1,7 @@
-"""The endpoints that an upstream serves to other daemons, beside the API:
+"""The endpoints that an upstream serves to other daemons, beside the API (docs/operating.md has what is said).
 
-    GET  /exchange/answer?family=&device=&cache=&sizes=&programs=   an entry; 404 where there is none
-    POST /exchange/find      {"questions": [{"family", "device", "cache"?, "sizes"?}, ...]} -> {"answers": [...]}, null
-                             where there is none
-    POST /exchange/answers   lines of entries -> {"new", "known", "refused", "why"}
-    POST /exchange/claims    {"question", "holder", "secs"} -> {"granted", "holder", "left_secs"}
-    POST /exchange/claims/release   {"question", "holder"}
-
-Over TCP they take a token (`fusiond tokens`): `read` for the first two, `write` for the others. Look-ups are answered
-in the event loop itself: SQLite needs less time than handing them to another thread would.
+Over TCP they take a token (`fusiond tokens`): `read` to look up, `write` for the others. Look-ups are answered in the
+event loop itself: SQLite needs less time than handing them to another thread would.
 """
 
 import asyncio
@@ -21,10 +14,10 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from fusiond.model.errors import RequestError
 from fusiond.service.daemon.app import body_of, object_of
+from fusiond.service.daemon.openapi import EXCHANGED, LINES, Described
 from fusiond.store.exchange import transfer
 from fusiond.store.exchange.database import Exchange
 from fusiond.store.exchange.entry import LINE_BYTES
@@ -46,13 +39,19 @@ class Endpoints:
         self._counted = counted
         self._importing = asyncio.Semaphore(_MOST_IMPORTING)
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[Described]:
+        line = "a JSON object: an answer with the key, the signature and, where asked for, the programs"
+        found = "The same for many contents; null where nothing is known."
+        push = "Hand over answers, a line each; what became of them."
+        claim = "Ask to tune a question alone for some seconds."
         return [
-            Route("/exchange/answer", self.answer),
-            Route("/exchange/find", self.find, methods=["POST"]),
-            Route("/exchange/answers", self.push, methods=["POST"]),
-            Route("/exchange/claims", self.claim, methods=["POST"]),
-            Route("/exchange/claims/release", self.release, methods=["POST"]),
+            Described(
+                "GET /exchange/answer", self.answer, f"What is served to a content: {line}.", "Entry", *EXCHANGED
+            ),
+            Described("POST /exchange/find", self.find, found, "Found", body="Wanted"),
+            Described("POST /exchange/answers", self.push, push, "Pushed", body="Entry", body_kind=LINES),
+            Described("POST /exchange/claims", self.claim, claim, "Claimed", body="Claim"),
+            Described("POST /exchange/claims/release", self.release, "Let go of a claim.", "Object", body="Release"),
         ]
 
     async def answer(self, request: Request) -> Response:

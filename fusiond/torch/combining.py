@@ -45,12 +45,17 @@ def compiler(options: FusionOptions, record: CompiledGraphs) -> Callable[..., An
         again = functools.partial(compile_fx_inner, **named)
         name = "backward" if named.get("is_backward") else "forward"
         graph = CombinedGraph(name, compile_fx_inner(module, examples, **named), options, record)
-        if named.get("cudagraphs"):  # it is captured, and replayed from then on
+        if _replayed(named):
             graph.again = lambda: again(splicing.copied(kept), examples)
         record.graphs.append(weakly(graph.regions))
         return graph
 
     return compiled
+
+
+def _replayed(named: Mapping[str, Any]) -> bool:
+    """Whether a graph that was compiled so is captured, and replayed from then on."""
+    return bool(named.get("cudagraphs"))
 
 
 class CombinedGraph:

@@ -102,9 +102,8 @@ class TunedKey:
             return ChosenConfig(candidate=first, state="refused", reason=first.problem), []
         first = usable[0]
         known = {each.name: self._records(each.name) for each in usable}
-        here = {name: _at(records, self._sizes) for name, records in known.items()}
-        best, pair, undecided = self._best(usable, here, self._sizes)
-        missing: list[Group] = [(each,) for each in usable if here[each.name] is None]
+        best, pair, undecided = self._best(usable, known, self._sizes)
+        missing: list[Group] = [(each,) for each in usable if _at(known[each.name], self._sizes) is None]
         wanted = missing or undecided
         measured = f"{len(usable) - len(missing)} of {len(usable)} measured"
         if pair is not None:
@@ -113,45 +112,40 @@ class TunedKey:
             return ChosenConfig(candidate=best, state="tuned", reason=by, speedup=gain[0], ci95=gain[1]), wanted
         if not wanted:
             return ChosenConfig(candidate=first, state="first", reason=f"{measured}, none is faster"), []
-        nearest = self._nearest(usable, known)
-        if nearest is not None:
-            best, sizes = nearest
-            at = ", ".join(f"{name}={value}" for name, value in sizes.items())
+        near = self._nearest(known[first.name])
+        if near is not None:
+            best, _, _ = self._best(usable, known, near)
+            at = ", ".join(f"{name}={value}" for name, value in near.items())
             return ChosenConfig(candidate=best, state="nearest", reason=f"as at {at}; {measured}"), wanted
         return ChosenConfig(candidate=first, state="unknown", reason=f"the first config; {measured}"), wanted
 
     def _best(
-        self, usable: Sequence[KeyedConfig], known: Mapping[str, dict[str, Any] | None], sizes: Mapping[str, int]
+        self, usable: Sequence[KeyedConfig], known: Mapping[str, list[dict[str, Any]]], sizes: Mapping[str, int]
     ) -> tuple[KeyedConfig, dict[str, Any] | None, list[Group]]:
         """(the fastest at some sizes that was compared with the first, or the first; the record of the comparison; the
         first and the one that is still to be compared with it)"""
         first = usable[0]
-        times = {name: float(each["baseline_us"]) for name, each in known.items() if each is not None}
+        here = ((name, _at(records, sizes)) for name, records in known.items())
+        times = {name: float(each["baseline_us"]) for name, each in here if each is not None}
         undecided: list[Group] = []
         for each in sorted((each for each in usable[1:] if each.name in times), key=lambda each: times[each.name]):
             if times[each.name] * MARGIN > times.get(first.name, float("inf")):
                 break
-            pair = _at(self._records(f"{first.name},{each.name}", baseline=first.name), sizes)
+            pair = _at(self._records(f"{first.name},{each.name}"), sizes)
             if pair is not None and pair["verdict"] == "tuned" and pair["config"]["variant"] == each.name:
                 return each, pair, undecided
             if pair is None and not undecided and first.name in times:
                 undecided = [(first, each)]
         return first, None, undecided
 
-    def _nearest(
-        self, usable: Sequence[KeyedConfig], known: Mapping[str, list[dict[str, Any]]]
-    ) -> tuple[KeyedConfig, Mapping[str, int]] | None:
-        """The best config of the nearest sizes at which the first one was measured."""
-        others = [_sizes(each) for each in known[usable[0].name] if _sizes(each) != self._sizes]
-        others = [each for each in others if each.keys() == self._sizes.keys()]
-        if not others:
-            return None
-        near = min(others, key=lambda each: lookup.distance(each, self._sizes))
-        best, _, _ = self._best(usable, {name: _at(each, near) for name, each in known.items()}, near)
-        return best, near
+    def _nearest(self, records: Sequence[dict[str, Any]]) -> Mapping[str, int] | None:
+        """The nearest sizes of these."""
+        others = [each for each in map(_sizes, records) if each != self._sizes and each.keys() == self._sizes.keys()]
+        return min(others, key=lambda each: lookup.distance(each, self._sizes), default=None)
 
-    def _records(self, name: str, *, baseline: str = "") -> list[dict[str, Any]]:
+    def _records(self, name: str) -> list[dict[str, Any]]:
         """What is known of a workload on this device, at any sizes, the last found first."""
+        baseline, compared, _ = name.partition(",")
         found: list[dict[str, Any]] = []
         try:
             if not region_answers.silent():
@@ -163,7 +157,7 @@ class TunedKey:
             each
             for each in (*found, *self._imported.get(name, ()))
             if each["evidence"] in kinds and each["workload"]["strategy"] == "variants"
-            and (not baseline or each["baseline"] == baseline)
+            and (not compared or each["baseline"] == baseline)
         ]  # fmt: skip
 
     # --- asking ---

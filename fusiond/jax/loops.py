@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 from jax import lax
@@ -32,7 +31,7 @@ def apart(equation: core.JaxprEqn, inlined: Callable[[core.ClosedJaxpr], core.Cl
         return None
     scan = _Scan(equation, inlined(equation.params["jaxpr"]))
     behind = scan.behind()
-    before = scan.before({id(each.product) for each in behind})
+    before = scan.before({id(chain[0]) for chain in behind.values()})
     if not before and not behind:
         return None
     avals: list[Any] = [each.aval for each in equation.invars]
@@ -49,13 +48,7 @@ def _all(jaxpr: core.Jaxpr) -> Iterable[core.JaxprEqn]:
                 yield from _all(inner.jaxpr)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Behind:
-    """A product that no trip reads: it is stored, or summed up in a part of the state."""
-
-    place: int  #: Of its result among the body's
-    product: core.JaxprEqn
-    after: tuple[core.JaxprEqn, ...]  #: What is done to the product, in order
+Chain: TypeAlias = "list[core.JaxprEqn]"  #: A product, and what is done to it, in order
 
 
 class _Scan:
@@ -79,12 +72,13 @@ class _Scan:
                 depends.update(each.outvars)
         return found
 
-    def behind(self) -> list[_Behind]:
-        """Products that are stored, with a matrix that no trip changes, or summed up; and that no trip reads."""
+    def behind(self) -> dict[int, Chain]:
+        """Place among the body's results -> the product that is stored there, with a matrix that no trip changes, or
+        summed up in that part of the state; and that no trip reads."""
         uses = collections.Counter(var for each in self.jaxpr.eqns for var in _vars(each))
         uses.update(each for each in self.jaxpr.outvars if isinstance(each, core.Var))
         constant = set(self.jaxpr.invars[: self.constants])
-        found = []
+        found: dict[int, Chain] = {}
         for place, last in enumerate(self.jaxpr.outvars):
             value: Any = last
             if place < self.carried:
@@ -97,34 +91,35 @@ class _Scan:
                 value, *others = [each for each in total.invars if each is not given]
                 if others:
                     continue
-            one = self._product(value, uses)
-            if one is not None and (place < self.carried) == constant.isdisjoint(one[0].invars):
-                found.append(_Behind(place=place, product=one[0], after=one[1]))
+            chain = self._product(value, uses)
+            if chain and (place < self.carried) == constant.isdisjoint(chain[0].invars):
+                found[place] = chain
         return found
 
-    def _product(self, value: Any, uses: Mapping[Any, int]) -> tuple[core.JaxprEqn, tuple[core.JaxprEqn, ...]] | None:
-        after: list[core.JaxprEqn] = []
+    def _product(self, value: Any, uses: Mapping[Any, int]) -> Chain:
+        """What a value comes of; nothing where that is no product."""
+        after: Chain = []
         while isinstance(value, core.Var) and uses.get(value) == 1 and value in self.made_by:
             equation = self.made_by[value]
+            after.insert(0, equation)
             if equation.primitive.name == DOT:
-                return equation, tuple(reversed(after))
+                return after
             if equation.primitive.name not in _LINEAR or len(_vars(equation)) != 1:
-                return None
-            after.append(equation)
+                break
             value = equation.invars[0]
-        return None
+        return []
 
     # --- the loop anew ---
 
-    def evaluated(self, given: Sequence[Any], before: Sequence[core.JaxprEqn], behind: Sequence[_Behind]) -> list[Any]:
+    def evaluated(self, given: Sequence[Any], before: Chain, behind: Mapping[int, Chain]) -> list[Any]:
         split = self.constants + self.carried
         constants, state, rows = given[: self.constants], given[self.constants : split], list(given[split:])
         inputs, results = self.jaxpr.invars, self.jaxpr.outvars
         always = dict(zip(inputs[: self.constants], constants, strict=True))
         products = self._all_products(always, rows, before)
-        kept = [at for at in range(len(results)) if at not in {each.place for each in behind}]
+        kept = [at for at in range(len(results)) if at not in behind]
         states = [at for at in kept if at < self.carried]
-        operands = dict.fromkeys(var for each in behind for var in _vars(each.product))
+        operands = dict.fromkeys(var for chain in behind.values() for var in _vars(chain[0]))
         parts = [each for each in operands if each not in always and each not in inputs[split:]]
         wanted = [*(results[at] for at in kept), *parts]
 
@@ -140,11 +135,11 @@ class _Scan:
         last, stored = lax.scan(trip, begin, (rows, products), length=length, reverse=reverse)
         done = dict(zip(kept, (*last, *stored[: len(kept) - len(states)]), strict=True))
         whole = dict(zip((*inputs[split:], *parts), (*rows, *stored[len(kept) - len(states) :]), strict=True))
-        for each in behind:
-            if each.place < self.carried:
-                done[each.place] = self._total(each, state[each.place], whole)
+        for place, chain in behind.items():
+            if place < self.carried:
+                done[place] = self._total(chain, state[place], whole)
             else:
-                done[each.place] = self._of_all_trips(each, whole, always)
+                done[place] = self._of_all_trips(chain, whole, always)
         return [done[at] for at in range(len(results))]
 
     def _all_products(
@@ -161,14 +156,13 @@ class _Scan:
             return [lax.broadcast(each, (self.params["length"],)) for each in (of_trip([]) if before else ())]
         return list(jax.vmap(of_trip)(rows))
 
-    def _of_all_trips(self, each: _Behind, whole: Mapping[Any, Any], always: Mapping[Any, Any]) -> Any:
-        operands = {var: whole[var] for var in _vars(each.product) if var in whole}
-        wanted = [(each.after or (each.product,))[-1].outvars[0]]
+    def _of_all_trips(self, chain: Chain, whole: Mapping[Any, Any], always: Mapping[Any, Any]) -> Any:
+        operands = {var: whole[var] for var in _vars(chain[0]) if var in whole}
 
-        def of_trip(operands: Mapping[Any, Any]) -> Any:
-            return self._computed({**always, **operands}, wanted)[0]
+        def of_trip(*row: Any) -> Any:
+            return self._computed({**always, **dict(zip(operands, row, strict=True))}, chain[-1].outvars)[0]
 
-        return jax.vmap(lambda *row: of_trip(dict(zip(operands, row, strict=True))))(*operands.values())
+        return jax.vmap(of_trip)(*operands.values())
 
     def _computed(self, known: Mapping[Any, Any], wanted: Sequence[Any]) -> list[Any]:
         """Values of the body, by the equations between them and the known ones."""
@@ -183,14 +177,14 @@ class _Scan:
         found: list[Any] = core.jaxpr_as_fun(core.ClosedJaxpr(part, self.body.consts))(*known.values())
         return found
 
-    def _total(self, each: _Behind, begin: Any, whole: Mapping[Any, Any]) -> Any:
+    def _total(self, chain: Chain, begin: Any, whole: Mapping[Any, Any]) -> Any:
         """`whole`: the operands of the product, of all trips."""
-        params = dict(each.product.params)
+        params = dict(chain[0].params)
         contracting, batch = params["dimension_numbers"]
         deeper = [tuple(at + 1 for at in side) for side in (*contracting, *batch)]
         params["dimension_numbers"] = (((0, *deeper[0]), (0, *deeper[1])), (deeper[2], deeper[3]))
-        value = lax.dot_general_p.bind(*(whole[var] for var in each.product.invars), **params)
-        for one in each.after:
+        value = lax.dot_general_p.bind(*(whole[var] for var in chain[0].invars), **params)
+        for one in chain[1:]:
             value = one.primitive.bind(value, **one.params)
         return begin + value
 

@@ -5,7 +5,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +13,11 @@ import jax
 from jax.extend import core
 
 from fusiond.service.frameworks import region_answers
-from fusiond.service.frameworks.region_answers import Asker, Found, FusionOptions, Question
+from fusiond.service.frameworks.region_answers import Asker, Found, FusionOptions, Question, Region, Report
 
 log = logging.getLogger("fusiond.jax")
 
 MOST_SHAPES = 64  #: Of a function, that are compiled before an answer is taken up; others are when they come again
-
-
-class Region(region_answers.Region):
-    """What became of a part of a function."""
-
-    __slots__ = ()
-
-    @property
-    def primitives(self) -> tuple[str, ...]:
-        return self.operators
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What `explain` says."""
-
-    regions: tuple[Region, ...]
-
-    def __str__(self) -> str:
-        return "\n".join(line for each in self.regions for line in each.lines()) or "nothing is computed"
 
 
 class Fused:

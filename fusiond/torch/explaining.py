@@ -4,24 +4,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from fusiond.service.frameworks.region_answers import Region
+from fusiond.service.frameworks.region_answers import Region, Report
 
 __all__ = ["CompiledGraphs", "Region", "Report", "explain", "opened"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What `explain` says."""
-
-    regions: tuple[Region, ...]
-    notes: tuple[str, ...] = ()  #: What concerns whole graphs
-
-    def __str__(self) -> str:
-        lines = [*self.notes, *(line for each in self.regions for line in each.lines())]
-        return "\n".join(lines) or "nothing was compiled by fusiond yet: call the model first"
 
 
 class CompiledGraphs:
@@ -55,7 +42,8 @@ def explain(compiled: Any = None) -> Report:
         records = [each for each in _records if wanted is None or each.context() is wanted]
     notes = [note for each in records for note in each.notes]
     regions = [region for each in records for graph in each.graphs for region in graph() or ()]
-    return Report(regions=tuple(regions), notes=tuple(dict.fromkeys(notes)))
+    empty = "nothing was compiled by fusiond yet: call the model first"
+    return Report(regions=tuple(regions), notes=tuple(dict.fromkeys(notes)), empty=empty)
 
 
 def _compiling() -> object:

@@ -23,8 +23,8 @@ from fusiond_transfer.codegen.emit import STREAMS, Execution, program
 from fusiond_transfer.codegen.pipeline import ORDERS
 from fusiond_transfer.frontend import generator
 from fusiond_transfer.frontend.graph import Graph
-from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
+from tests.plugins.transfer.kernel_graph import KernelGraph
 
 from .conftest import Analyse, Read
 

@@ -20,8 +20,8 @@ from fusiond_transfer.analysis.schedules import Schedules
 from fusiond_transfer.codegen.probes import probes
 from fusiond_transfer.frontend.generator import Shape, random_graph
 from fusiond_transfer.frontend.graph import Graph
-from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
+from tests.plugins.transfer.kernel_graph import KernelGraph
 
 from .conftest import Analyse, Read
 from .one_memory_chain import chain, config_with, same_as_numpy

@@ -15,7 +15,7 @@ from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import simulate
 from fusiond_transfer.codegen.emit import Execution, program
 from fusiond_transfer.frontend.graph import Graph
-from fusiond_transfer.python import KernelGraph
+from tests.plugins.transfer.kernel_graph import KernelGraph
 
 from .conftest import Read
 

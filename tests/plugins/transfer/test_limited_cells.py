@@ -22,8 +22,8 @@ from fusiond_transfer.analysis.script import script
 from fusiond_transfer.codegen import simulate
 from fusiond_transfer.codegen.emit import Execution, program
 from fusiond_transfer.frontend.graph import Graph, GraphKernel, Text
-from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
+from tests.plugins.transfer.kernel_graph import KernelGraph
 
 from .conftest import Analyse
 

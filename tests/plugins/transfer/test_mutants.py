@@ -18,7 +18,7 @@ from fusiond_transfer.codegen import simulate
 from fusiond_transfer.codegen.emit import Execution, _Steps, program
 from fusiond_transfer.frontend import generator
 from fusiond_transfer.frontend.graph import Graph
-from fusiond_transfer.python import KernelGraph
+from tests.plugins.transfer.kernel_graph import KernelGraph
 
 EXECUTIONS = (
     Execution(), Execution(issue="overlapped"), Execution(issue="overlapped", send="batch"),

@@ -22,8 +22,8 @@ from fusiond_transfer.codegen.emit import Execution, program
 from fusiond_transfer.frontend import generator
 from fusiond_transfer.frontend.generator import Shape
 from fusiond_transfer.frontend.graph import Graph, GraphKernel, Text, Vector
-from fusiond_transfer.python import KernelGraph
 from fusiond_transfer.strategy import Transfer
+from tests.plugins.transfer.kernel_graph import KernelGraph
 
 from .conftest import Analyse, Read
 from .one_memory_chain import config_with

@@ -7,7 +7,7 @@ import pytest
 from fusiond.model.errors import RequestError
 from fusiond_transfer.frontend.graph import Graph
 from fusiond_transfer.frontend.row_wise import RowWise, at_rows, row_wise
-from fusiond_transfer.python import KernelGraph
+from tests.plugins.transfer.kernel_graph import KernelGraph
 
 from .conftest import Read
 

@@ -1,4 +1,4 @@
-"""Kernel graphs from Python.
+"""Kernel graphs, written for tests.
 
 graph = KernelGraph("fig2", elements=4096)
 a, b, c = graph.inputs("A", "B", "C")
@@ -13,7 +13,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusiond.model.errors import RequestError
 from fusiond.model.program import Fill
 from fusiond_transfer.frontend import parser, sub_vectors
 from fusiond_transfer.frontend.generator import written_fill
@@ -71,14 +70,7 @@ class KernelGraph:
         dtype: str | None = None,
     ) -> tuple[str, ...]:
         """A kernel; `body` is a formula for each output (a text where there is one), or left to the default. Gives the
-        names of its outputs. RequestError for a text where a sequence of names is wanted: its letters would be the
-        names."""
-        for key, names in (("reads", reads), ("writes", writes)):
-            if isinstance(names, str):
-                raise RequestError(
-                    f"{key} is the text {names[:80]!r}; expected a sequence of names, such as ({names[:80]!r},)",
-                    where=f"graph {self.name}: {name}",
-                )
+        names of its outputs."""
         for each in writes:
             self._declare(sub_vectors.whole_name(each), elements, dtype)
         said = {"in_place": in_place and dict(in_place), "body": dict(body) if isinstance(body, Mapping) else body}

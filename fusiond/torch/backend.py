@@ -66,7 +66,7 @@ def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | N
         return compiling(module if several else graph, inputs)
     rolled = _Rolled(module, lambda module: compiling(module, inputs, rolled), record)
     if (refused := rolled.refused()) is None:
-        return rolled.called(_torchs(graph, inputs, chosen))
+        return rolled.called(lambda: _torchs(graph, inputs, chosen))
     record.notes.append(f"loops of {' and '.join(map(str, steps))} steps stay unrolled: {refused}")
     return compiling(graph, inputs)
 
@@ -126,11 +126,11 @@ class _Rolled:
         self._record.graphs.clear()
         return "; ".join(dict.fromkeys(refused))
 
-    def called(self, torchs: Any) -> Any:
-        """Something to call; `torchs` until there are answers."""
+    def called(self, torchs: Callable[[], Any]) -> Any:
+        """Something to call; what `torchs` gives until there are answers."""
         if self._current is not None:
             return self._current
-        self._current = torchs
+        self._current = torchs()
         return _uncompiled(self._call)
 
     def _call(self, *inputs: Any) -> Any:

@@ -64,8 +64,8 @@ def backend(graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | N
         steps, several = (), 0
     if not steps:
         return compiling(module if several else graph, inputs)
-    rolled = _Rolled(module, lambda module: compiling(module, inputs, rolled), record)
-    if (refused := rolled.refused()) is None:
+    rolled = _Rolled(module, compiling, record)
+    if (refused := rolled.refused(inputs)) is None:
         return rolled.called(lambda: _torchs(graph, inputs, chosen))
     record.notes.append(f"loops of {' and '.join(map(str, steps))} steps stay unrolled: {refused}")
     return compiling(graph, inputs)
@@ -111,15 +111,15 @@ class _Rolled:
     """A graph in which unrolled loops were found: rolled up once all that its loops are in has answers, forward and
     backward; torch's, unrolled, until then."""
 
-    def __init__(self, module: Any, compiling: Callable[[Any], Any], record: CompiledGraphs) -> None:
+    def __init__(self, module: Any, compiling: Callable[..., Any], record: CompiledGraphs) -> None:
         self._module, self._compiling, self._record = module, compiling, record
         self.left: list[Region] = []  #: With loops that are not fused
         self._renewed = False
         self._current: Any = None
 
-    def refused(self) -> str | None:
+    def refused(self, inputs: Sequence[Any]) -> str | None:
         """Why its loops cannot be one launch each; None where they are, or may be once there are answers."""
-        self._current = self._tried()
+        self._current = self._tried(inputs)
         refused = [each.reason for each in self.left if each.state in ("library", "refused")]
         if self._current is not None or not refused:
             return None
@@ -136,10 +136,10 @@ class _Rolled:
     def _call(self, *inputs: Any) -> Any:
         if self._renewed:
             self._renewed = False
-            self._current = self._tried() or self._current
+            self._current = self._tried(inputs) or self._current
         return self._current(*inputs)
 
-    def _tried(self) -> Any:
+    def _tried(self, inputs: Sequence[Any]) -> Any:
         """The graph rolled up; None where a loop of it is not fused."""
         self.left = []
         self._record.graphs.clear()
@@ -147,7 +147,7 @@ class _Rolled:
 
         try:
             with functorch.patch(force_non_lazy_backward_lowering=True):
-                found = self._compiling(splicing.copied(self._module))
+                found = self._compiling(splicing.copied(self._module), inputs, self)
         except Exception as problem:
             log.info("a rolled graph is not compiled", exc_info=True)
             self.left.append(Region(name="", state="refused", reason=line(problem), operators=()))

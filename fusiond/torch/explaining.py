@@ -15,7 +15,7 @@ class CompiledGraphs:
     """What is known of the graphs of one compilation."""
 
     def __init__(self, context: object) -> None:
-        self.context: Callable[[], object] = (lambda: None) if context is None else weakref.ref(context)
+        self.context = _weak(context)
         self.notes: list[str] = []
         self.graphs: list[Callable[[], Sequence[Region] | None]] = []
 
@@ -44,6 +44,13 @@ def explain(compiled: Any = None) -> Report:
     regions = [region for each in records for graph in each.graphs for region in graph() or ()]
     empty = "nothing was compiled by fusiond yet: call the model first"
     return Report(regions=tuple(regions), notes=tuple(dict.fromkeys(notes)), empty=empty)
+
+
+def _weak(value: object) -> Callable[[], object]:
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
 
 
 def _compiling() -> object:

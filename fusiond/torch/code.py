@@ -46,9 +46,10 @@ class RegionCode:
     def __init__(self, plan: StepPlan, inputs: Sequence[Tensor], outputs: Sequence[Tensor], device: Any) -> None:
         self.problem = ""  #: Why it is not launched any more
         self._plan, self._device = plan, device
-        self._inputs = [(each.dims, _DTYPES[each.dtype], each.order) for each in inputs]
+        self._inputs = [(each.dims, _DTYPES[each.dtype], _turned(each, each.order)) for each in inputs]
         self._outputs = [
-            ([each.dims[at] for at in each.order], _DTYPES[each.dtype], inverse(each.order)) for each in outputs
+            ([each.dims[at] for at in each.order], _DTYPES[each.dtype], _turned(each, inverse(each.order)))
+            for each in outputs
         ]
 
     def __call__(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -64,11 +65,18 @@ class RegionCode:
             with torch.cuda.device(self._device):
                 self._plan.run(addresses, torch.cuda.current_stream(self._device).cuda_stream)
         # The allocator hands memory that is let go here to later work of the same stream only.
-        return tuple(each.permute(back) for each, (_, _, back) in zip(made, self._outputs, strict=True))
+        return tuple(
+            each if back is None else each.permute(back) for each, (_, _, back) in zip(made, self._outputs, strict=True)
+        )
 
-    def _stored(self, tensor: Any, dims: tuple[int, ...], dtype: Any, order: Sequence[int]) -> Any:
+    def _stored(self, tensor: Any, dims: tuple[int, ...], dtype: Any, order: Sequence[int] | None) -> Any:
         if tuple(tensor.shape) != dims or tensor.dtype != dtype or tensor.device.type != self._device.type:
             raise LaunchFailed(f"a {tensor.dtype}{list(tensor.shape)} on {tensor.device} where {dtype}{list(dims)} was")
         tensor = tensor.detach().resolve_conj().resolve_neg()  # views may say so in place of their memory
-        stored = tensor.permute(order).contiguous()
+        stored = (tensor if order is None else tensor.permute(order)).contiguous()
         return stored if stored.data_ptr() % ALIGNMENT == 0 else stored.clone()
+
+
+def _turned(tensor: Tensor, order: Sequence[int]) -> Sequence[int] | None:
+    """None where a tensor lies row by row: then nothing is permuted."""
+    return None if tensor.order == tuple(range(len(tensor.dims))) else order

@@ -18,7 +18,7 @@ import pytest
 from fusiond.cuda.recording import groups
 from fusiond.devices.cpu.native import NativeLaunch
 from fusiond.model.ptx import triton
-from fusiond.service.frameworks.launching import Argument, Fill, LaunchPlan, Step, Unusable
+from fusiond.service.frameworks.launching import Argument, LaunchPlan, PlanFill, Step, Unusable
 from fusiond.service.frameworks.region_answers import Found, FusionOptions
 from fusiond.service.frameworks.running import LaidOutPlan, LaunchFailed, StepPlan
 from fusiond.torch import combining, rounds
@@ -312,7 +312,7 @@ def plan(*arguments: int, offset: int = 0) -> StepPlan:
         Argument((5).to_bytes(8, "little")),
         Argument(bytes(8), ((0, 2, 0),)),
     ]
-    steps = (Step(block=(32, 1, 1), arguments=tuple(given)), Fill(2, 16, 8, 0))
+    steps = (Step(block=(32, 1, 1), arguments=tuple(given)), PlanFill(2, 16, 8, 0))
     return StepPlan(LaunchPlan(steps, (64,), ("source",), ("kernel",), (2, 0)), Remembering())
 
 

@@ -28,7 +28,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CutPart:
     """A region, or the library calls of one depth."""
 
     library: bool
@@ -36,7 +36,9 @@ class Part:
     after: set[Any]  #: What is needed behind it
 
 
-def parts(operations: Sequence[Operation], outputs: Iterable[Hashable], *, apart: bool, by_depth: bool) -> list[Part]:
+def parts(
+    operations: Sequence[Operation], outputs: Iterable[Hashable], *, apart: bool, by_depth: bool
+) -> list[CutPart]:
     """In an order in which they can be computed. `apart`: what reads a loop is in another region than that. `by_depth`:
     what sank into a region stands in front of what belongs there; else all as it came."""
     groups: dict[tuple[int, bool], list[Operation]] = {}
@@ -46,7 +48,7 @@ def parts(operations: Sequence[Operation], outputs: Iterable[Hashable], *, apart
         groups.setdefault((depth, each.library), []).append(each)
     found, needed = [], set(outputs)
     for (_, library), group in sorted(groups.items(), key=lambda item: item[0], reverse=True):
-        found.append(Part(library, [each.node for each in group], set(needed)))
+        found.append(CutPart(library, [each.node for each in group], set(needed)))
         needed |= {name for each in group for name in each.reads}
     return found[::-1]
 

@@ -82,7 +82,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
+class PlanFill:
     """Bytes of a buffer, set to a value."""
 
     buffer: int
@@ -96,7 +96,7 @@ class Fill:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    steps: tuple[Step | Fill, ...] = field(repr=False)
+    steps: tuple[Step | PlanFill, ...] = field(repr=False)
     scratch: tuple[int, ...]  #: The bytes of each scratch buffer
     images: tuple[str, ...]  #: Sources by name, in the order of their numbers
     entries: tuple[str, ...]  #: Entries, in the order of their numbers
@@ -121,10 +121,10 @@ def flat(
     images = tuple(each.name for each in program.sources)
     entries: dict[str, int] = {}
     buffers = {each.name: each for each in program.buffers}
-    steps: list[Step | Fill] = []
+    steps: list[Step | PlanFill] = []
     for step in program.steps:
         if isinstance(step, FillStep):
-            steps.append(Fill(*homes[step.buffer], int(buffers[step.buffer].size_bytes), step.byte))
+            steps.append(PlanFill(*homes[step.buffer], int(buffers[step.buffer].size_bytes), step.byte))
         elif isinstance(step, Launch):
             entry = entries.setdefault(step.entry, len(entries))
             steps.append(_launch(step, images.index(step.source), entry, homes))

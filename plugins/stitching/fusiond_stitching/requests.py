@@ -134,16 +134,8 @@ def of_group(request: StitchingRequest, part: Part) -> StitchingRequest:
     keys |= {"inputs": frozen(said)} if said else {}
     digests = {name: text for name, text in given.files.items() if name.startswith("digest:")}
     job = dataclasses.replace(given, request=frozen(keys), lines=frozen(), files=frozen(digests))
-    return StitchingRequest(
-        job=job,
-        module=part.module,
-        fills=part.fills,
-        dots=part.dots,
-        accuracy=request.accuracy,
-        deterministic=request.deterministic,
-        probes=0,
-        groups=0,
-        group=True,
+    return dataclasses.replace(
+        request, job=job, module=part.module, fills=part.fills, dots=part.dots, probes=0, groups=0, group=True
     )
 
 

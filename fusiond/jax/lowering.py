@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jax.extend import core
 
 IMPLEMENTATION = "threefry2x32"  #: The one that is arithmetic on whole numbers
-_WORDS = 2
 
 
 def hlo(name: str, jaxpr: core.ClosedJaxpr) -> str:
@@ -61,5 +60,5 @@ def plain(jaxpr: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def _numbers(aval: Any) -> Any:
-    shape = (*aval.shape, _WORDS) if is_key(aval) else aval.shape
+    shape = (*aval.shape, 2) if is_key(aval) else aval.shape
     return jax.ShapeDtypeStruct(shape, jnp.uint32 if is_key(aval) else aval.dtype)

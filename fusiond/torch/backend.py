@@ -211,9 +211,7 @@ def _inner(options: BackendOptions, record: CompiledGraphs) -> Callable[..., Any
     """Inductor's compiler of graphs."""
     from torch._inductor.compile_fx import compile_fx_inner
 
-    if options.combine is None:
-        return compile_fx_inner  # type: ignore[no-any-return]
-    return combining.compiler(options, record)
+    return compile_fx_inner if options.combine is None else combining.compiler(options, record)
 
 
 def _by_inductor(graph: Any, inputs: Sequence[Any], compiling: Callable[..., Any], compiler: Callable[..., Any]) -> Any:

@@ -14,6 +14,8 @@ import torch
 from torch import fx
 from torch.nn import functional
 
+from fusiond.torch import splicing
+
 _PRODUCTS = (functional.linear, torch.matmul, operator.matmul, torch.mm)
 _TURNS = ("aten.clone", "aten.permute", "aten.t")
 
@@ -40,8 +42,7 @@ class _Scan:
     def __init__(self, module: Any, node: Any) -> None:
         self._module, self._node = module, node
         self._name, self._inits = node.args[0].target, list(node.args[1])
-        self._body = fx.GraphModule({}, fx.Graph())
-        self._body.graph.output(self._body.graph.graph_copy(getattr(module, self._name).graph, {}))
+        self._body = splicing.copied(getattr(module, self._name))
         places = [each for each in self._body.graph.nodes if each.op == "placeholder"]
         first = len(self._inits) + len(node.args[2])
         self._rows = dict(zip(places[len(self._inits) : first], node.args[2], strict=True))

@@ -33,8 +33,8 @@ for _name, _opcode in {
 @operator("abs.default")
 def _abs(call: OperatorCall) -> HloValue:
     z = call.tensor(0)
-    return call.writer.add("abs", "f32", z.dims, [z]) if z.dtype == "c64" else call.finished(
-        call.writer.unary("abs", call.wide(0)))  # fmt: skip
+    x, dtype = (z, "f32") if z.dtype == "c64" else (call.wide(0), working(call.result.dtype))
+    return call.finished(call.writer.add("abs", dtype, x.dims, [x]))
 
 
 def _same(w: HloWriter, x: HloValue, opcode: str) -> HloValue:

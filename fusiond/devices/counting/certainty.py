@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusiond.devices.counting.kernels import LaunchCounts
+from fusiond.devices.counting.sampling import LaunchCounts
 
 _SECTOR_BYTES = 32
 _NEAR = 0.05  #: Of either end, relative

@@ -1,10 +1,10 @@
 """The kernels of a source, and one launch of one of them."""
 
+import contextlib
 import ctypes
-import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 from fusiond.devices.counting import calls, layout, sampling, translate
 from fusiond.devices.counting.code import PtxCode
 from fusiond.devices.counting.layout import PtxImage
-from fusiond.devices.counting.library import COUNTS, Cache, CountingLibrary, CountRequest, Footprint
+from fusiond.devices.counting.library import Cache, CountingLibrary, CountRequest
 from fusiond.devices.counting.model import Gpu
+from fusiond.devices.counting.sampling import LaunchCounts, Runs
 from fusiond.model.ptx import flat, parser
 
 WORKSPACE_BYTES = 4096
 TURN = 256  #: Instructions of a warp until it is the next one's turn
-_NEARLY = 0.95
 _WORTH_THREADS = 128  #: Warps from which on several threads run them: to begin a thread takes as long as tens of warps
-_FIELDS: tuple[str, ...] = COUNTS.names or ()
 _MOST_PREPARED = 64
 _ROOM_BYTES = 1 << 30  #: For the registers of the blocks that run together
 
@@ -38,36 +37,6 @@ class CountedShape:
     block: tuple[int, int, int]
     shared_bytes: int = 0  #: Dynamic shared memory
     cooperative: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountLimits:
-    """How much of a launch is run, in instructions of warps."""
-
-    budget: int | None = None  #: From here on a launch is sampled; None: never
-    most: int = 0  #: A launch that takes more is given up; 0: none is
-    backwards: bool = False
-    """The last blocks, and the last warps of each, begin first: whatever then comes out otherwise goes by their
-    order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchCounts(sampling.Sampled):
-    """What one launch did. `counts` has a row for each instruction of `code`."""
-
-    code: PtxCode
-    counts: NDArray[np.void]
-    compulsory_read_sectors: int
-    compulsory_write_sectors: int
-    dram_correction: tuple[int, int]
-    """Bytes read and written that the blocks that were not run would have added to the L2's account."""
-    shortest_block: int  #: Instructions of warps of the block that has the fewest, of those that were run
-    resident: int
-    least: Mapping[str, float]  #: Field of COUNTS -> what its sum is not below, as far as one can tell
-    seen_read_sectors: int  #: Distinct ones of the blocks that were run
-    seen_write_sectors: int
-    steered: bool = False  #: What blocks do depends on values in memory
-    failed: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,46 +98,30 @@ class LoadedPtx:
         *,
         registers: int = 0,
         barriers: int = 0,
-        limits: CountLimits = CountLimits(),
+        budget: int | None = None,
+        most: int = 0,
+        backwards: bool = False,
     ) -> LaunchCounts:
         """Run a kernel. `arguments` are the bytes of its parameters, `memory` all that it may touch beside the
-        module's own variables; `registers` (0: not asked) and `barriers` are what ptxas says of it. CountError when
-        the arguments are not those of the kernel."""
+        module's own variables; `registers` (0: not asked) and `barriers` are what ptxas says of it.
+
+        In instructions of warps: from `budget` on a launch is sampled (None: never), one of more than `most` is given
+        up (0: none is). `backwards`: the last blocks, and the last warps of each, begin first: whatever then comes out
+        otherwise goes by their order. CountError when the arguments are not those of the kernel."""
         known = [*memory, *self.image.globals.values(), self._workspace]
         places = sorted({(int(each.ctypes.data), int(each.ctypes.data) + each.nbytes) for each in known if each.nbytes})
-        code, blocks = self.code(kernel), math.prod(shape.grid)
-        parameters = self._parameters(kernel, arguments)
+        code = self.code(kernel)
+        parameters = layout.aligned(code.layout.parameter_bytes + 64)
+        self._put(kernel, arguments, parameters)
         request = self._request(kernel, shape, parameters, gpu, registers, barriers)
-        request.backwards, request.limit = limits.backwards, limits.most
+        request.backwards, request.limit = backwards, most
         self._workspace[:] = 0
-        together, resident = math.prod(self.clusters[kernel]), request.resident
-        budget = None if shape.cooperative else limits.budget
-        running = _Running(self._library, cache, request, np.array(places, np.uint64), together)
-        failed, dram = None, np.zeros(2)
-        try:
-            found = sampling.estimate(running.runs(blocks, gpu.l2_bytes // 32), budget)
-            dram = found.dram - running.dram
-        except sampling.Failed as problem:
-            found, failed = sampling.nothing(len(code.instructions), len(_FIELDS)), self._said(code, problem)
-        finally:
-            running.close()
-        counts = np.zeros(len(code.instructions), COUNTS)
-        for k, name in enumerate(_FIELDS):
-            counts[name] = sampling.rounded(found.counts[:, k])
-        return LaunchCounts(
-            code=code,
-            counts=counts,
-            compulsory_read_sectors=round(found.read_sectors.sum()),
-            compulsory_write_sectors=round(found.write_sectors.sum()),
-            dram_correction=(round(dram[0]), round(dram[1])),
-            shortest_block=found.shortest_block // together,
-            resident=resident,
-            least=dict(zip(_FIELDS, found.least, strict=True)),
-            seen_read_sectors=round(found.seen_read_sectors),
-            seen_write_sectors=round(found.seen_write_sectors),
-            failed=failed,
-            **{each.name: getattr(found, each.name) for each in dataclasses.fields(sampling.Sampled)},
-        )
+        allocations = np.array(places, np.uint64)
+        with contextlib.closing(Runs(self._library, cache, request, code, allocations, gpu.l2_bytes // 32)) as runs:
+            try:
+                return sampling.estimate(runs, None if shape.cooperative else budget)
+            except sampling.Failed as problem:
+                return runs.nothing(self._said(code, problem))
 
     def execute(
         self, kernel: str, shape: CountedShape, arguments: Sequence[bytes], places: NDArray[np.uint64], gpu: Gpu
@@ -245,13 +198,8 @@ class LoadedPtx:
             turn=TURN,
         )
 
-    def _parameters(self, kernel: str, arguments: Sequence[bytes]) -> NDArray[np.uint8]:
-        """The bank of a kernel's parameters. CountError."""
-        found = layout.aligned(self.code(kernel).layout.parameter_bytes + 64)
-        self._put(kernel, arguments, found)
-        return found
-
     def _put(self, kernel: str, arguments: Sequence[bytes], bank: NDArray[np.uint8]) -> None:
+        """Into the bank of a kernel's parameters. CountError."""
         parameters, places = self.module.kernels[kernel].parameters, self.code(kernel).layout.parameters
         if len(parameters) != len(arguments):
             raise CountError(f"{kernel} takes {len(parameters)} arguments, not {len(arguments)}")
@@ -269,70 +217,3 @@ class LoadedPtx:
         if instruction.file in self.module.files and instruction.source_line:
             return f"{self.module.files[instruction.file].rpartition('/')[2]}:{instruction.source_line}"
         return f"PTX line {instruction.line}"
-
-
-class _Running:
-    """A launch, some of its blocks at a time."""
-
-    def __init__(
-        self, library: CountingLibrary, cache: Cache, request: CountRequest, known: NDArray[np.uint64], together: int
-    ) -> None:
-        """`known`: begins and ends of allocations. `together`: blocks of a cluster."""
-        self._library, self._cache, self._request, self._together = library, cache, request, together
-        self._allocations, self._instructions = known, int(request.instructions)
-        self._footprint = Footprint(library, known)
-        request.footprint = self._footprint.handle
-        request.allocations, request.allocation_count = known.ctypes.data, len(known)
-        cache.begin_launch()
-        self._number = cache.launches - 1
-
-    def runs(self, blocks: int, l2_sectors: int) -> sampling.Runs:
-        begins, ends = self._allocations.reshape(-1, 2).T
-        return sampling.Runs(
-            blocks=blocks // self._together,
-            resident=self._request.resident // self._together,
-            run=self._run,
-            mark=self._cache.mark,
-            renewed=lambda: self._cache.renewed,
-            allocation_sectors=((ends + 31) // 32 - begins // 32).astype(np.float64),
-            l2_sectors=l2_sectors,
-            hold=self._hold,
-        )
-
-    @property
-    def dram(self) -> NDArray[np.float64]:
-        """Bytes read and written on the account of this launch."""
-        return np.array(self._cache.dram_bytes(self._number), np.float64)
-
-    def close(self) -> None:
-        self._footprint.close()
-
-    def _run(self, begin: int, end: int) -> sampling.Piece:
-        request, before = self._request, self.dram
-        blocks = np.arange(begin * self._together, end * self._together, dtype=np.int64)
-        if request.backwards:
-            blocks = blocks[::-1].copy()
-        counts = np.zeros(self._instructions, COUNTS)
-        read, written = (np.zeros(len(self._allocations), np.uint64) for _ in range(2))
-        request.blocks, request.block_count = blocks.ctypes.data, len(blocks)
-        request.counts = counts.ctypes.data
-        request.new_read_sectors, request.new_write_sectors = read.ctypes.data, written.ctypes.data
-        request.shortest_block = 2**62
-        failed = self._library.launch(self._cache, request)
-        fields = counts.view(np.uint64).reshape(self._instructions, -1)
-        return sampling.Piece(
-            counts=fields.astype(np.float64),
-            read_sectors=read.astype(np.float64),
-            write_sectors=written.astype(np.float64),
-            dram=self.dram - before,
-            issued=int(counts["warps"].sum()),
-            shortest_block=int(request.shortest_block) * self._together,
-            failed=failed,
-        )
-
-    def _hold(self, read: NDArray[np.float64], written: NDArray[np.float64]) -> None:
-        """Of the allocations of which (nearly) every sector was touched; which ones of another, nobody knows."""
-        for (begin, end), reads, writes in zip(self._allocations.tolist(), read, written, strict=True):
-            sectors = (end - begin) / 32
-            if max(reads, writes) >= _NEARLY * sectors:
-                self._cache.hold(begin, end, written=bool(writes >= _NEARLY * sectors))

@@ -6,9 +6,10 @@ import ctypes
 import functools
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,32 +76,33 @@ class CountRequest(ctypes.Structure):
     )
 
 
+_POINTER = ctypes.c_void_p
+_SIGNATURES: Mapping[str, tuple[Any, ...]] = {
+    "cache": (_POINTER, ctypes.c_uint64),
+    "cache_end": (None, _POINTER),
+    "cache_flush": (None, _POINTER),
+    "cache_mark": (None, _POINTER),
+    "cache_renewed": (ctypes.c_int, _POINTER),
+    "begin_launch": (None, _POINTER),
+    "cache_hold": (None, _POINTER, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int),
+    "footprint_end": (None, _POINTER),
+    "footprint": (_POINTER, _POINTER, ctypes.c_int32),
+    "printed": (_POINTER, ctypes.POINTER(ctypes.c_int64)),
+    "dram_bytes": (ctypes.c_uint64, _POINTER, ctypes.c_int, ctypes.c_int),
+    "sizes": (ctypes.c_int, ctypes.c_int),
+    "launch": (ctypes.c_char_p, _POINTER, ctypes.POINTER(CountRequest), ctypes.POINTER(ctypes.c_int32)),
+}
+"""Function `counting_NAME` -> its result, and its parameters (runtime/abi.h)."""
+
+
 class CountingLibrary:
     """The loaded library."""
 
     def __init__(self, path: Path) -> None:
         self._c = ctypes.CDLL(str(path))
-        self._c.counting_cache.restype = ctypes.c_void_p
-        self._c.counting_cache.argtypes = (ctypes.c_uint64,)
-        self._c.counting_cache_end.argtypes = (ctypes.c_void_p,)
-        self._c.counting_cache_flush.argtypes = (ctypes.c_void_p,)
-        self._c.counting_cache_mark.argtypes = (ctypes.c_void_p,)
-        self._c.counting_cache_renewed.argtypes = (ctypes.c_void_p,)
-        self._c.counting_cache_hold.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int)
-        self._c.counting_begin_launch.argtypes = (ctypes.c_void_p,)
-        self._c.counting_footprint.restype = ctypes.c_void_p
-        self._c.counting_footprint.argtypes = (ctypes.c_void_p, ctypes.c_int32)
-        self._c.counting_footprint_end.argtypes = (ctypes.c_void_p,)
-        self._c.counting_dram_bytes.restype = ctypes.c_uint64
-        self._c.counting_dram_bytes.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
-        self._c.counting_launch.restype = ctypes.c_char_p
-        self._c.counting_launch.argtypes = (
-            ctypes.c_void_p,
-            ctypes.POINTER(CountRequest),
-            ctypes.POINTER(ctypes.c_int32),
-        )
-        self._c.counting_printed.restype = ctypes.c_void_p
-        self._c.counting_printed.argtypes = (ctypes.POINTER(ctypes.c_int64),)
+        for name, (result, *arguments) in _SIGNATURES.items():
+            function = getattr(self._c, f"counting_{name}")  # which keeps it, as an index would not
+            function.restype, function.argtypes = result, arguments
         sizes = (CODE.itemsize, COUNTS.itemsize, ctypes.sizeof(CountRequest))
         if sizes != tuple(self._c.counting_sizes(which) for which in range(3)):
             raise DeviceError("the counting library and its caller do not agree on their structs")
@@ -117,22 +119,18 @@ class CountingLibrary:
         said = self._c.counting_launch(cache.handle, ctypes.byref(request), ctypes.byref(at))
         return None if said is None else (at.value, said.decode())
 
+    def footprint(self, allocations: NDArray[np.uint64]) -> int:
+        """A handle of the sectors that the calls of one launch touch. `allocations`: begins and ends, shape (n, 2)."""
+        handle: int = self._c.counting_footprint(allocations.ctypes.data, len(allocations))
+        return handle
+
+    def end_footprint(self, handle: int) -> None:
+        self._c.counting_footprint_end(handle)
+
     def printed(self) -> bytes:
         """What the kernels of this thread's last launch printed; nothing where it was counted."""
         size = ctypes.c_int64()
         return ctypes.string_at(self._c.counting_printed(ctypes.byref(size)), size.value)
-
-
-class Footprint:
-    """The sectors that the calls of one launch touched. `allocations`: begins and ends, shape (n, 2), uint64."""
-
-    def __init__(self, library: CountingLibrary, allocations: NDArray[np.uint64]) -> None:
-        self._c = library._c
-        self.handle = self._c.counting_footprint(allocations.ctypes.data, len(allocations))
-
-    def close(self) -> None:
-        self._c.counting_footprint_end(self.handle)
-        self.handle = None
 
 
 class Cache:

@@ -20,9 +20,10 @@ from fusiond.devices.counting import bounds, classes, dependence, layout, librar
 from fusiond.devices.counting.bounds import SECTOR_BYTES, LaunchBound, LaunchWork
 from fusiond.devices.counting.certainty import MOST as MOST_ERROR
 from fusiond.devices.counting.certainty import Traffic, known, traffic
-from fusiond.devices.counting.kernels import CountedShape, CountError, CountLimits, LaunchCounts, LoadedPtx
+from fusiond.devices.counting.kernels import CountedShape, CountError, LoadedPtx
 from fusiond.devices.counting.library import COUNTS, Cache
 from fusiond.devices.counting.model import H100, Gpu
+from fusiond.devices.counting.sampling import LaunchCounts
 from fusiond.devices.counting.sass import Executed, SassFunction
 from fusiond.devices.host import HostLibrary
 from fusiond.model.errors import DeviceError
@@ -291,7 +292,8 @@ class _Run:
             self._gpu,
             registers=facts.registers if facts else 0,
             barriers=facts.barriers if facts else 0,
-            limits=CountLimits(budget=None if must else self._budget, most=MOST if self._budget is not None else 0),
+            budget=None if must else self._budget,
+            most=MOST if self._budget is not None else 0,
         )
         if result.failed and "the limit of instructions" in result.failed:
             why = must or ("it is cooperative" if step.cooperative else "it has few waves of blocks")

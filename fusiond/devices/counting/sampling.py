@@ -10,11 +10,16 @@ number, so that what depends on the block's index (edges, triangles) is followed
 at most all of them.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fusiond.devices.counting.code import PtxCode
+from fusiond.devices.counting.library import COUNTS, Cache, CountingLibrary, CountRequest
 
 LEAST_WAVES = 12  #: A launch with fewer is run whole
 _BETWEEN = 3
@@ -24,6 +29,8 @@ _WARM = 2  #: Waves before them, at least
 
 _SLIGHT = 0.02  #: Relative; of edges that no wave that was run has
 _ALIKE = 0.9  #: The shortest block's instructions against the average of its wave
+_NEARLY = 0.95
+_FIELDS: tuple[str, ...] = COUNTS.names or ()
 
 Floats = NDArray[np.float64]
 
@@ -38,13 +45,27 @@ class Piece:
     dram: Floats  #: Read and written, bytes
     issued: int  #: Instructions of warps
     shortest_block: int
-    failed: tuple[int, str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """What a launch's counts are worth; by default those of one that ran whole."""
+class LaunchCounts:
+    """What one launch did, and what that is worth; by default those of one that ran whole."""
 
+    code: PtxCode
+    counts: NDArray[np.void]  #: A row for each instruction of `code`
+    compulsory_read_sectors: int
+    compulsory_write_sectors: int
+    dram_correction: tuple[int, int] = (0, 0)
+    """Bytes read and written that the blocks that were not run would have added to the L2's account."""
+    shortest_block: int  #: Instructions of warps of the block that has the fewest, of those that were run
+    resident: int
+    least: Mapping[str, float]
+    """Field of COUNTS -> what its sum is not below, if waves that were not run do no less than the least one that
+    was."""
+    seen_read_sectors: int  #: Distinct ones of the blocks that were run
+    seen_write_sectors: int
+    steered: bool = False  #: What blocks do depends on values in memory
+    failed: str | None = None
     sampled: float = 1.0  #: The part of the blocks that was run
     error: float = 0.0  #: Relative, as far as sampling makes one, of the count that it is largest for; of DRAM apart
     dram_error: float = 0.0  #: The same of the DRAM bytes, as far as they differ from place to place
@@ -56,50 +77,115 @@ class Sampled:
     renewed: bool = False  #: The L2 holds what it would hold had all blocks run, whatever was in it before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchEstimate(Sampled):
-    """The whole launch."""
-
-    counts: Floats
-    read_sectors: Floats
-    write_sectors: Floats
-    dram: Floats
-    shortest_block: int
-    least: Floats
-    """(fields of COUNTS): what no count is below, if waves that were not run do no less than the least one that was."""
-    seen_read_sectors: float
-    seen_write_sectors: float  #: Distinct sectors of the blocks that were run
-
-
-def nothing(instructions: int, fields: int) -> LaunchEstimate:
-    """Of a launch that failed."""
-    return LaunchEstimate(
-        counts=np.zeros((instructions, fields)),
-        read_sectors=np.zeros(0),
-        write_sectors=np.zeros(0),
-        dram=np.zeros(2),
-        shortest_block=0,
-        least=np.zeros(fields),
-        sampled=0.0,
-        seen_read_sectors=0.0,
-        seen_write_sectors=0.0,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """How the blocks of a launch are run; the clusters, of one that has such."""
+    """A launch that is run some of its blocks at a time: counted in clusters, where it has such."""
 
-    blocks: int
-    resident: int
-    run: Callable[[int, int], Piece]  #: The blocks from one number up to another
-    mark: Callable[[], None]
-    renewed: Callable[[], bool]  #: Whether the L2 holds nothing from before the mark
-    allocation_sectors: Floats
-    l2_sectors: int
-    hold: Callable[[Floats, Floats], None]
-    """Given the estimated distinct sectors (read, written) of each allocation: put into the L2 what the blocks that
-    were not run have touched."""
+    def __init__(
+        self,
+        library: CountingLibrary,
+        cache: Cache,
+        request: CountRequest,
+        code: PtxCode,
+        allocations: NDArray[np.uint64],
+        l2_sectors: int,
+    ) -> None:
+        """`allocations`: begins and ends, shape (n, 2). To be closed."""
+        self._library, self.cache, self._request, self._allocations = library, cache, request, allocations
+        self.code, self.l2_sectors = code, l2_sectors
+        self.together = math.prod(request.cluster)
+        self.blocks = math.prod(request.grid) // self.together
+        self.resident = request.resident // self.together
+        begins, ends = allocations.reshape(-1, 2).T
+        self.allocation_sectors: Floats = ((ends + 31) // 32 - begins // 32).astype(np.float64)
+        request.allocations, request.allocation_count = allocations.ctypes.data, len(allocations)
+        request.footprint = library.footprint(allocations)
+        cache.begin_launch()
+        self._number = cache.launches - 1
+
+    @property
+    def dram(self) -> Floats:
+        """Bytes read and written on the account of this launch."""
+        return np.array(self.cache.dram_bytes(self._number), np.float64)
+
+    def close(self) -> None:
+        self._library.end_footprint(self._request.footprint)
+
+    def run(self, begin: int, end: int) -> Piece:
+        """The blocks from one number up to another. Failed where one of them fails."""
+        request, before = self._request, self.dram
+        blocks = np.arange(begin * self.together, min(end, self.blocks) * self.together, dtype=np.int64)
+        if request.backwards:
+            blocks = blocks[::-1].copy()
+        counts = np.zeros(len(self.code.instructions), COUNTS)
+        read, written = (np.zeros(len(self._allocations), np.uint64) for _ in range(2))
+        request.blocks, request.block_count = blocks.ctypes.data, len(blocks)
+        request.counts = counts.ctypes.data
+        request.new_read_sectors, request.new_write_sectors = read.ctypes.data, written.ctypes.data
+        request.shortest_block = 2**62
+        failed = self._library.launch(self.cache, request)
+        if failed is not None:
+            raise Failed(*failed)
+        return Piece(
+            counts=counts.view(np.uint64).reshape(len(counts), -1).astype(np.float64),
+            read_sectors=read.astype(np.float64),
+            write_sectors=written.astype(np.float64),
+            dram=self.dram - before,
+            issued=int(counts["warps"].sum()),
+            shortest_block=int(request.shortest_block) * self.together,
+        )
+
+    def hold(self, read: Floats, written: Floats) -> None:
+        """Put into the L2 what the blocks that were not run have touched, given the estimated distinct sectors of each
+        allocation: those of which (nearly) every sector was touched; which ones of another, nobody knows."""
+        for (begin, end), reads, writes in zip(self._allocations.tolist(), read, written, strict=True):
+            sectors = (end - begin) / 32
+            if max(reads, writes) >= _NEARLY * sectors:
+                self.cache.hold(begin, end, written=bool(writes >= _NEARLY * sectors))
+
+    def result(
+        self,
+        pieces: Sequence[Piece],
+        counts: Floats,
+        read: Floats,
+        written: Floats,
+        dram: Floats,
+        least: Floats,
+        **worth: Any,
+    ) -> LaunchCounts:
+        """Of what was run, and what that makes of the whole launch, as whole numbers."""
+        missing = dram - self.dram
+        whole = np.zeros(len(counts), COUNTS)
+        for k, name in enumerate(_FIELDS):
+            whole[name] = np.rint(np.maximum(counts[:, k], 0)).astype(np.uint64)
+        return LaunchCounts(
+            code=self.code,
+            counts=whole,
+            compulsory_read_sectors=round(read.sum()),
+            compulsory_write_sectors=round(written.sum()),
+            dram_correction=(round(missing[0]), round(missing[1])),
+            shortest_block=min(each.shortest_block for each in pieces) // self.together,
+            resident=self._request.resident,
+            least=dict(zip(_FIELDS, least, strict=True)),
+            seen_read_sectors=round(sum(each.read_sectors.sum() for each in pieces)),
+            seen_write_sectors=round(sum(each.write_sectors.sum() for each in pieces)),
+            **worth,
+        )
+
+    def nothing(self, failed: str) -> LaunchCounts:
+        """Of a launch that failed."""
+        return LaunchCounts(
+            code=self.code,
+            counts=np.zeros(len(self.code.instructions), COUNTS),
+            compulsory_read_sectors=0,
+            compulsory_write_sectors=0,
+            shortest_block=0,
+            resident=self._request.resident,
+            least=dict.fromkeys(_FIELDS, 0.0),
+            seen_read_sectors=0,
+            seen_write_sectors=0,
+            sampled=0.0,
+            failed=failed,
+        )
 
 
 class Failed(Exception):
@@ -110,30 +196,23 @@ class Failed(Exception):
         self.at, self.reason = at, reason
 
 
-def estimate(runs: Runs, budget: int | None) -> LaunchEstimate:
+def estimate(runs: Runs, budget: int | None) -> LaunchCounts:
     """The counts of a launch; whole where that takes no more than `budget` instructions of warps (None: in any case),
     or where it has too few waves. Failed where a block fails."""
     waves = -(-runs.blocks // runs.resident)
-    runs.mark()
+    runs.cache.mark()
     if budget is None or waves < LEAST_WAVES:
-        return _together([_ran(runs, 0, runs.blocks)], alike=True, renewed=runs.renewed())  # also: in one go
+        return _together(runs, [runs.run(0, runs.blocks)], alike=True, renewed=runs.cache.renewed)  # also: in one go
     pieces = list[Piece]()
     for wave in range(waves):
         pieces.append(_wave(runs, wave))
         if pieces[-1].issued * waves > budget and wave < waves // 2:
             return _Sampler(runs, pieces, waves, budget).estimate()
-    return _together(pieces, alike=_alike(pieces, runs), renewed=runs.renewed())
-
-
-def _ran(runs: Runs, begin: int, end: int) -> Piece:
-    piece = runs.run(begin, min(runs.blocks, end))
-    if piece.failed is not None:
-        raise Failed(*piece.failed)
-    return piece
+    return _together(runs, pieces, alike=_alike(pieces, runs), renewed=runs.cache.renewed)
 
 
 def _wave(runs: Runs, wave: int) -> Piece:
-    return _ran(runs, wave * runs.resident, (wave + 1) * runs.resident)
+    return runs.run(wave * runs.resident, (wave + 1) * runs.resident)
 
 
 def _alike(pieces: Sequence[Piece], runs: Runs) -> bool:
@@ -142,23 +221,11 @@ def _alike(pieces: Sequence[Piece], runs: Runs) -> bool:
     return all(each.shortest_block * runs.resident >= _ALIKE * each.issued for each in inner)
 
 
-def _together(found: Sequence[Piece], *, alike: bool, renewed: bool) -> LaunchEstimate:
-    counts, read, written = (
-        _sum([getattr(each, name) for each in found]) for name in ("counts", "read_sectors", "write_sectors")
-    )
-    return LaunchEstimate(
-        counts=counts,
-        read_sectors=read,
-        write_sectors=written,
-        dram=_sum([each.dram for each in found]),
-        shortest_block=min(each.shortest_block for each in found),
-        least=counts.sum(axis=0),
-        seen_read_sectors=read.sum(),
-        seen_write_sectors=written.sum(),
-        alike=alike,
-        settled=alike,
-        renewed=renewed,
-    )
+def _together(runs: Runs, pieces: Sequence[Piece], *, alike: bool, renewed: bool) -> LaunchCounts:
+    names = ("counts", "read_sectors", "write_sectors", "dram")
+    counts, read, written, dram = (_sum([getattr(each, name) for each in pieces]) for name in names)
+    worth = {"alike": alike, "settled": alike, "renewed": renewed}
+    return runs.result(pieces, counts, read, written, dram, counts.sum(axis=0), **worth)
 
 
 def _sum(arrays: Sequence[Floats]) -> Floats:
@@ -176,13 +243,13 @@ class _Sampler:
         self._places: list[list[int]] = []  # measured waves in a row
         self._filled = True
 
-    def estimate(self) -> LaunchEstimate:
+    def estimate(self) -> LaunchCounts:
         self._begin()
         if 4 * self._least_waves() > 3 * self._waves:  # to run them all costs a third more at most
             for wave in range(len(self._pieces), self._waves):
                 self._run(wave)
             found = [self._pieces[wave] for wave in range(self._waves)]
-            return _together(found, alike=_alike(found, self._runs), renewed=self._runs.renewed())
+            return _together(self._runs, found, alike=_alike(found, self._runs), renewed=self._runs.cache.renewed)
         spent = sum(each.issued for each in self._pieces.values())
         each = max(1, spent // len(self._pieces))
         left = self._budget - spent - (self._filling + _MEASURED + 1) * each
@@ -192,7 +259,7 @@ class _Sampler:
         self._place(self._waves - 1 - _MEASURED - self._filling, to_end=True)
         if len(self._pieces) == self._waves:
             found = [self._pieces[wave] for wave in range(self._waves)]
-            return _together(found, alike=_alike(found, self._runs), renewed=self._filled)
+            return _together(self._runs, found, alike=_alike(found, self._runs), renewed=self._filled)
         return self._estimate()
 
     def _least_waves(self) -> int:
@@ -207,10 +274,10 @@ class _Sampler:
     def _begin(self) -> None:
         """The first waves, all as they are."""
         wave, spent = len(self._pieces), self._pieces[0].issued
-        while not self._runs.renewed() and spent < 2 * self._budget // 5 and wave < self._waves - _MEASURED:
+        while not self._runs.cache.renewed and spent < 2 * self._budget // 5 and wave < self._waves - _MEASURED:
             spent += self._run(wave)
             wave += 1
-        self._filled &= self._runs.renewed()
+        self._filled &= self._runs.cache.renewed
         self._filling = wave
         measured = list(range(wave, min(wave + _MEASURED, self._waves)))
         for each in measured:
@@ -222,14 +289,14 @@ class _Sampler:
         after = max(self._pieces) + 1
         joined = start <= after
         start = max(start, after)
-        self._runs.mark()
+        self._runs.cache.mark()
         spent, measured = 0, list[int]()
         for wave in range(start, self._waves):
             near = wave >= self._waves - 1 - _MEASURED
             enough = wave > start if thin else spent >= self._budget // 20 and wave - start >= _WARM
-            ready = joined or self._runs.renewed() or (near if to_end else enough)
+            ready = joined or self._runs.cache.renewed or (near if to_end else enough)
             if to_end and ready and not measured:
-                self._filled &= joined or self._runs.renewed()
+                self._filled &= joined or self._runs.cache.renewed
             spent += self._run(wave)
             if ready:
                 measured.append(wave)
@@ -242,7 +309,7 @@ class _Sampler:
         if inner:
             self._places.append(inner[-_MEASURED:])
 
-    def _estimate(self) -> LaunchEstimate:
+    def _estimate(self) -> LaunchCounts:
         runs, pieces = self._runs, self._pieces
         whole = [wave for wave in pieces if wave not in self._warm]
         missing = np.array([wave for wave in range(self._waves) if wave not in pieces])
@@ -268,18 +335,16 @@ class _Sampler:
             runs.hold(read, written)
         alike = _alike([pieces[wave] for wave in sorted(pieces)], runs)
         ran = sum(min(runs.blocks, (wave + 1) * runs.resident) - wave * runs.resident for wave in pieces)
-        return LaunchEstimate(
-            counts=totals(lambda piece: piece.counts, past_warm=False),
-            read_sectors=read,
-            write_sectors=written,
-            dram=dram,
-            shortest_block=min(each.shortest_block for each in pieces.values()),
-            least=self._least(len(missing)),
+        return runs.result(
+            list(pieces.values()),
+            totals(lambda piece: piece.counts, past_warm=False),
+            read,
+            written,
+            dram,
+            self._least(len(missing)),
             sampled=ran / runs.blocks,
             error=float(errors[:-1].max()),
             dram_error=float(errors[-1]),
-            seen_read_sectors=sum(each.read_sectors.sum() for each in pieces.values()),
-            seen_write_sectors=sum(each.write_sectors.sum() for each in pieces.values()),
             overlapping=overlapping,
             alike=alike,
             settled=alike and self._filled,
@@ -315,8 +380,3 @@ class _Sampler:
         relative = np.divide(apart + spread, typical, out=np.zeros_like(apart), where=typical > 0)
         found: Floats = relative * unknown / self._waves
         return found
-
-
-def rounded(values: Floats) -> NDArray[np.uint64]:
-    """As whole numbers."""
-    return np.rint(np.maximum(values, 0)).astype(np.uint64)

@@ -17,7 +17,7 @@ from fusiond.devices.counting import frequencies
 from fusiond.devices.counting.classes import class_of
 from fusiond.devices.counting.code import BRANCH, EXIT
 from fusiond.devices.counting.frequencies import BasicBlock, SassInstruction
-from fusiond.devices.counting.kernels import LaunchCounts
+from fusiond.devices.counting.sampling import LaunchCounts
 from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Source
 

@@ -21,7 +21,7 @@ from fusiond.build import gxx, nvcc, ptx_entries
 from fusiond.build.cache import default_folder, of_folder
 from fusiond.build.cpu.lowering import NOT_EMULATED
 from fusiond.devices.counting import library, nearest_buffer
-from fusiond.devices.counting.kernels import CountedShape, CountError, CountLimits, LoadedPtx
+from fusiond.devices.counting.kernels import CountedShape, CountError, LoadedPtx
 from fusiond.devices.counting.library import Cache
 from fusiond.devices.counting.model import H100
 from fusiond.devices.cpu import native
@@ -127,10 +127,11 @@ class InterpretedModule:
         shape = CountedShape(
             grid=launch.grid, block=launch.block, shared_bytes=launch.shared_bytes, cooperative=launch.cooperative
         )
-        limits = CountLimits(backwards=launch.checked and launch.seed % 2 == 1)
+        backwards = launch.checked and launch.seed % 2 == 1
         begun = time.thread_time_ns()
         try:
-            done = self.loaded.launch(entry, shape, arguments, list(buffers.values()), self._cache, H100, limits=limits)
+            memory = list(buffers.values())
+            done = self.loaded.launch(entry, shape, arguments, memory, self._cache, H100, backwards=backwards)
         except (PtxError, CountError) as problem:
             raise NativeError(str(problem)) from None
         if done.failed is not None:

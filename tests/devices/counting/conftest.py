@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from fusiond.build.cache import BuildCache
 from fusiond.devices.counting import layout, library
-from fusiond.devices.counting.kernels import CountedShape, CountLimits, LaunchCounts, LoadedPtx
+from fusiond.devices.counting.kernels import CountedShape, LoadedPtx
 from fusiond.devices.counting.library import COUNTS, Cache, CountingLibrary
 from fusiond.devices.counting.model import H100, Gpu
+from fusiond.devices.counting.sampling import LaunchCounts
 
 DATA = Path(__file__).parent / "data"
 Array = NDArray[Any]
@@ -44,7 +45,7 @@ class Bench:
         block: tuple[int, ...] = (32,),
         begins: int = 0,
         gpu: Gpu = H100,
-        limits: CountLimits | None = None,
+        budget: int | None = None,
         **more: Any,
     ) -> Ran:
         """Pointers are given as the arrays, which stay as they are; their memory begins at 256-byte boundaries, and the
@@ -60,7 +61,7 @@ class Bench:
                 packed.append(each.tobytes())
         shape = CountedShape(grid=(*grid, 1, 1)[:3], block=(*block, 1, 1)[:3], **more)
         cache = Cache(self.library, gpu.l2_bytes)
-        result = self.unit.launch(kernel, shape, packed, places, cache, gpu, limits=limits or CountLimits())
+        result = self.unit.launch(kernel, shape, packed, places, cache, gpu, budget=budget)
         cache.flush()
         read, written = cache.dram_bytes(0)
         dram = read + result.dram_correction[0], written + result.dram_correction[1]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond.devices.counting import kernels, layout, sampling
+from fusiond.devices.counting import layout, sampling
 from fusiond.devices.counting.certainty import Traffic, traffic
-from fusiond.devices.counting.kernels import CountedShape, CountLimits
-from fusiond.devices.counting.library import Cache, CountingLibrary, Footprint
+from fusiond.devices.counting.kernels import CountedShape
+from fusiond.devices.counting.library import Cache, CountingLibrary
 from fusiond.devices.counting.model import H100, Gpu
 
 from .conftest import DATA, Bench, Ran
@@ -52,7 +52,7 @@ def benches(counting: CountingLibrary) -> dict[str, Bench]:
 
 def both(benches: dict[str, Bench], name: str, gpu: Gpu = TINY, budget: int = BUDGET) -> tuple[Ran, Ran]:
     kernel, arguments, more = CASES[name]
-    sampled = benches[kernel].run(kernel, arguments, gpu=gpu, limits=CountLimits(budget=budget), **more)
+    sampled = benches[kernel].run(kernel, arguments, gpu=gpu, budget=budget, **more)
     return sampled, benches[kernel].run(kernel, arguments, gpu=gpu, **more)
 
 
@@ -91,8 +91,7 @@ def test_rows_are_read_again_where_the_resident_ones_do_not_fit(
     """16 rows of 8 KiB are read three times over, and 16 written, by the blocks that are resident together."""
     gpu = dataclasses.replace(TINY, l2_bytes=l2_kib << 10)
     for budget in (100_000, None):
-        limits = CountLimits(budget=budget)
-        ran = benches["passes"].run("passes", [ROOMY, ROOMY, np.int32(2048)], grid=(N // 1024,), gpu=gpu, limits=limits)
+        ran = benches["passes"].run("passes", [ROOMY, ROOMY, np.int32(2048)], grid=(N // 1024,), gpu=gpu, budget=budget)
         assert (ran.result.sampled < 1.0) == (budget is not None and l2_kib == 16)  # else it takes most to fill the L2
         assert ran.dram == (readings * 8 * N, 8 * N)
 
@@ -113,9 +112,7 @@ def second_reads(benches: dict[str, Bench], l2_kib: int, budget: int | None) -> 
     for source, target in ((x, y), (y, z)):
         pointers = [int(each.ctypes.data).to_bytes(8, "little") for each in (source, target)]
         numbers = [np.int32(1).tobytes(), np.int32(0).tobytes()]
-        result = bench.unit.launch(
-            "copy_float", shape, pointers + numbers, [x, y, z], cache, gpu, limits=CountLimits(budget=budget)
-        )
+        result = bench.unit.launch("copy_float", shape, pointers + numbers, [x, y, z], cache, gpu, budget=budget)
         assert result.failed is None
         assert (result.sampled < 1.0) == (budget is not None)
         corrections.append(result.dram_correction)
@@ -146,14 +143,13 @@ def _first_wave_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _overlap_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each wave by itself: as if it were the first to touch anything."""
-    run = kernels._Running._run
+    run = sampling.Runs.run
 
-    def isolated(self: kernels._Running, begin: int, end: int) -> sampling.Piece:
-        self._footprint = Footprint(self._library, self._allocations)
-        self._request.footprint = self._footprint.handle
+    def isolated(self: sampling.Runs, begin: int, end: int) -> sampling.Piece:
+        self._request.footprint = self._library.footprint(self._allocations)
         return run(self, begin, end)
 
-    monkeypatch.setattr(kernels._Running, "_run", isolated)
+    monkeypatch.setattr(sampling.Runs, "run", isolated)
 
 
 def _not_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fusiond.devices.counting.certainty import Traffic, traffic
-from fusiond.devices.counting.kernels import CountLimits
 from fusiond.devices.counting.library import CountingLibrary
 from fusiond.devices.counting.model import H100
 
@@ -42,7 +41,7 @@ class Case:
         gpu = dataclasses.replace(H100, multiprocessors=4, most_blocks=4, l2_bytes=self.l2_kib << 10)
         numbers = (N - 1, self.trips, self.kind, self.unequal, self.gathered, self.stride, self.group)
         arguments = [X, INDEX, Y, *map(np.int32, numbers)]
-        ran = bench.run("mixed", arguments, grid=(self.blocks,), gpu=gpu, limits=CountLimits(budget=budget))
+        ran = bench.run("mixed", arguments, grid=(self.blocks,), gpu=gpu, budget=budget)
         # Read from the numbers that were given; of the kernel alone it may be either.
         result = dataclasses.replace(ran.result, steered=self.gathered == 1 or self.kind == 3)
         return ran, traffic(result, sum(ran.dram), gpu.l2_bytes, first=True, last=True, known=True)

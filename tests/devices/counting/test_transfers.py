@@ -8,9 +8,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fusiond.devices.counting import layout
-from fusiond.devices.counting.kernels import CountedShape, LaunchCounts, LoadedPtx
+from fusiond.devices.counting.kernels import CountedShape, LoadedPtx
 from fusiond.devices.counting.library import Cache, CountingLibrary
 from fusiond.devices.counting.model import H100
+from fusiond.devices.counting.sampling import LaunchCounts
 from fusiond.devices.counting.tensor_map import tensor_map
 
 from .conftest import Bench, Ran

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fusiond.devices.counting import layout
-from fusiond.devices.counting.kernels import CountedShape, LaunchCounts, LoadedPtx
+from fusiond.devices.counting.kernels import CountedShape, LoadedPtx
 from fusiond.devices.counting.library import Cache, CountingLibrary
 from fusiond.devices.counting.model import H100
+from fusiond.devices.counting.sampling import LaunchCounts
 from fusiond.devices.counting.tensor_map import tensor_map
 from tests.ptx_data.cases import Case, cases
 

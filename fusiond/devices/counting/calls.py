@@ -11,22 +11,12 @@ a call, which nothing here runs (`vprintf` and `__assertfail` apart).
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fusiond.devices.counting.layout import function_addresses
 from fusiond.model.ptx import flat
 from fusiond.model.ptx.flat import PtxInstruction, PtxKernel, PtxModule, PtxVariable
-from fusiond.model.ptx.operands import (
-    Negated,
-    Operand,
-    PtxAddress,
-    PtxGroup,
-    PtxName,
-    PtxNumber,
-    PtxTensorAddress,
-    PtxVector,
-    RegisterPair,
-)
+from fusiond.model.ptx.operands import Negated, Operand, PtxGroup, PtxName, PtxNumber
 
 Given: TypeAlias = Sequence[Operand]
 
@@ -87,9 +77,7 @@ class _Expansion:
             self._targets[renamed(label)] = tuple(renamed(each) for each in targets)
         for k, each in enumerate(function.instructions):
             self._labels |= {label: len(self._instructions) for label in at.get(k, ())}
-            one = dataclasses.replace(
-                each, operands=tuple(_put(operand, names) for operand in each.operands), guard=_guard(each.guard, names)
-            )
+            one = dataclasses.replace(each, operands=_put(each.operands, names), guard=_put(each.guard, names))
             base, _, rest = one.opcode.partition(".")
             if base == "call" and self._called(one, (*within, function.name)):
                 continue
@@ -199,36 +187,14 @@ def _of_function(word: str) -> str:
     return "param::func" if word == "param" else word
 
 
-def _guard(guard: PtxName | Negated | None, names: Mapping[str, Operand]) -> PtxName | Negated | None:
-    if guard is None:
-        return None
-    found = _put(guard, names)
-    assert isinstance(found, PtxName | Negated)
-    return found
-
-
-def _put(operand: Operand, names: Mapping[str, Operand]) -> Operand:
-    """With other names."""
-
-    def name(given: PtxName) -> PtxName:
-        found = names.get(given.name, given)
-        assert isinstance(found, PtxName)
-        return given if found is given else PtxName(found.name, found.offset + given.offset)
-
-    if isinstance(operand, PtxName):
-        found = names.get(operand.name, operand)
-        return name(operand) if isinstance(found, PtxName) else found
-    if isinstance(operand, PtxAddress):
-        return PtxAddress(name(operand.base), operand.offset) if isinstance(operand.base, PtxName) else operand
-    if isinstance(operand, PtxVector):
-        return PtxVector(tuple(_put(each, names) for each in operand.items))
-    if isinstance(operand, PtxGroup):
-        return PtxGroup(tuple(_put(each, names) for each in operand.items))
-    if isinstance(operand, Negated):
-        return Negated(name(operand.name))
-    if isinstance(operand, RegisterPair):
-        return RegisterPair(name(operand.first), name(operand.second))
-    if isinstance(operand, PtxTensorAddress):
-        coordinates = PtxVector(tuple(_put(each, names) for each in operand.coordinates.items))
-        return PtxTensorAddress(name(operand.base), coordinates, tuple(_put(each, names) for each in operand.more))
-    return operand
+def _put(given: Any, names: Mapping[str, Operand]) -> Any:
+    """An operand, a guard or several, with other names."""
+    if isinstance(given, PtxName):
+        found = names.get(given.name)
+        return PtxName(found.name, found.offset + given.offset) if isinstance(found, PtxName) else found or given
+    if isinstance(given, tuple):
+        return tuple(_put(each, names) for each in given)
+    if given is None or isinstance(given, int | PtxNumber):
+        return given
+    parts = {each.name: _put(getattr(given, each.name), names) for each in dataclasses.fields(given)}
+    return dataclasses.replace(given, **parts)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,7 @@ class SassInstruction:
     opcode: str  #: With its modifiers: `LDG.E.128`
     guarded: bool
     line: int  #: Of the PTX; 0: of none, as in what ptxas adds of its own
+    operands: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,17 @@ class _Places:
         return ratios[len(ratios) // 2] if ratios else None
 
 
+def reachable(starts: Iterable[int], following: Callable[[int], Iterable[int]]) -> set[int]:
+    """What control can come to from these, themselves among it."""
+    found, waiting = set[int](), list(starts)
+    while waiting:
+        at = waiting.pop()
+        if at not in found:
+            found.add(at)
+            waiting += following(at)
+    return found
+
+
 def _loops(blocks: Sequence[BasicBlock]) -> list[frozenset[int]]:
     """The loops of a kernel, nested ones too: what can reach itself, and again without what it is entered by."""
     found: list[frozenset[int]] = []
@@ -346,13 +358,7 @@ class _Program:
 
     def _downstream(self, block: int, values: Sequence[float]) -> set[int]:
         """A block, and what threads come to from it."""
-        found, waiting = {block}, [block]
-        while waiting:
-            for edge, target in self._out[waiting.pop()]:
-                if values[edge] > _NOTHING and target not in found:
-                    found.add(target)
-                    waiting.append(target)
-        return found
+        return reachable([block], lambda at: [to for edge, to in self._out[at] if values[edge] > _NOTHING])
 
     def _upstream(self, blocks: list[int], reached: set[int], values: Sequence[float]) -> set[int]:
         """The nearest blocks before these that are executed."""
@@ -360,17 +366,8 @@ class _Program:
         for k in self._blocks:
             for _, target in self._out[k]:
                 into[target].append(k)
-        seen, found, waiting = set[int](), set[int](), list(blocks)
-        while waiting:
-            at = waiting.pop()
-            if at in seen:
-                continue
-            seen.add(at)
-            if at in reached and values[at] > _NOTHING:
-                found.add(at)
-            else:
-                waiting += into[at]
-        return found
+        executed = {at for at in reached if values[at] > _NOTHING}
+        return executed & reachable(blocks, lambda at: () if at in executed else into[at])
 
     def _variable(self, cost: float) -> int:
         self._costs.append(cost)

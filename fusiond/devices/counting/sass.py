@@ -119,23 +119,15 @@ _JUMPS = ("BRA", "JMP")
 _UNKNOWN = ("BRX", "JMX", "BRXU", "JMXU", "CALL.ABS")
 
 
-@dataclass(slots=True)
-class _Line:
-    """An instruction of the listing as it stands."""
-
-    instruction: SassInstruction
-    operands: str
-
-
-def _conditional(line: _Line) -> bool:
+def _conditional(line: SassInstruction) -> bool:
     """A second predicate of a jump stands among its operands."""
-    return line.instruction.guarded or re.match(r"!?U?P\d", line.operands) is not None
+    return line.guarded or re.match(r"!?U?P\d", line.operands) is not None
 
 
 def parse(text: str) -> Mapping[str, SassFunction]:
     """The kernels of a listing, by their mangled names. SassError for jumps to where a register says."""
     functions: dict[str, SassFunction] = {}
-    name, lines, labels, ptx_line = "", list[_Line](), dict[str, int](), 0
+    name, lines, labels, ptx_line = "", list[SassInstruction](), dict[str, int](), 0
     for row in [*text.splitlines(), "\t.section\t.text.end"]:
         if section := _SECTION.match(row):
             if name:
@@ -150,7 +142,7 @@ def parse(text: str) -> Mapping[str, SassFunction]:
         elif found := _INSTRUCTION.match(row):
             guard, opcode, operands = found.groups()
             guarded = bool(guard) and guard.strip() not in ("@PT", "@UPT")
-            lines.append(_Line(SassInstruction(opcode, guarded, ptx_line), operands))
+            lines.append(SassInstruction(opcode, guarded, ptx_line, operands))
     return functions
 
 
@@ -163,22 +155,11 @@ def _targets(after: _After) -> list[int]:
     return [*following, *([calls] if calls is not None else [])]
 
 
-def _reached(targets: Mapping[int, Sequence[int]]) -> set[int]:
-    """The blocks that control can come to from the first one."""
-    reached, waiting = set[int](), [0]
-    while waiting:
-        begin = waiting.pop()
-        if begin in targets and begin not in reached:
-            reached.add(begin)
-            waiting += targets[begin]
-    return reached
-
-
 class _Blocks:
     """Divides a function's instructions at labels and branches. Where lanes meet again (BSYNC), what follows is next in
     the listing, too."""
 
-    def __init__(self, name: str, lines: list[_Line], labels: Mapping[str, int]) -> None:
+    def __init__(self, name: str, lines: list[SassInstruction], labels: Mapping[str, int]) -> None:
         self._name, self._lines, self._labels = name, lines, labels
         self._known: dict[int, bool] = {}  #: First instruction of what is called -> whether it comes back
 
@@ -186,13 +167,14 @@ class _Blocks:
         lines = self._lines
         after = [self._after(at) for at in range(len(lines))]
         bounds = self._bounds(after)
-        reached = _reached({begin: _targets(after[end - 1]) for begin, end in bounds})
+        targets = {begin: _targets(after[end - 1]) for begin, end in bounds}
+        reached = frequencies.reachable([0], lambda begin: [each for each in targets[begin] if each in targets])
         kept = [each for each in bounds if each[0] in reached]
         number = {begin: k for k, (begin, _) in enumerate(kept)}
         blocks = []
         for begin, end in kept:
             following, ends, calls = after[end - 1]
-            inside = tuple(each.instruction for each in lines[begin:end])
+            inside = tuple(lines[begin:end])
             successors = tuple(number[each] for each in dict.fromkeys(following) if each in number)
             blocks.append(BasicBlock(inside, successors, ends, None if calls is None else number[calls]))
         return SassFunction(self._name, tuple(blocks))
@@ -208,9 +190,8 @@ class _Blocks:
         return list(zip(ordered, [*ordered[1:], len(after)], strict=True))
 
     def _after(self, at: int) -> _After:
-        """Where control goes from an instruction, whether threads may end there, and the function that it calls."""
         line = self._lines[at]
-        opcode, guarded = line.instruction.opcode, line.instruction.guarded
+        opcode, guarded = line.opcode, line.guarded
         if opcode.startswith(_UNKNOWN):
             raise SassError(f"{self._name}: {opcode} goes where a register says, its instructions are not counted")
         word = opcode.partition(".")[0]
@@ -246,10 +227,10 @@ class _Blocks:
                 continue
             seen.add(at)
             line = self._lines[at]
-            word = line.instruction.opcode.partition(".")[0]
+            word = line.opcode.partition(".")[0]
             if word == "RET":
                 return True
-            jumps = word in _JUMPS and not line.instruction.opcode.startswith("BRA.DIV")
+            jumps = word in _JUMPS and not line.opcode.startswith("BRA.DIV")
             gone = jumps or (word == "CALL" and not self._returns(self._target(line)))
             if gone:
                 waiting.append(self._target(line))
@@ -257,8 +238,8 @@ class _Blocks:
                 waiting.append(at + 1)
         return False
 
-    def _target(self, line: _Line) -> int:
+    def _target(self, line: SassInstruction) -> int:
         named = _TARGET.search(line.operands)
         if named is None or named.group(1) not in self._labels:
-            raise SassError(f"{self._name}: the target of {line.instruction.opcode} {line.operands} is not known")
+            raise SassError(f"{self._name}: the target of {line.opcode} {line.operands} is not known")
         return self._labels[named.group(1)]

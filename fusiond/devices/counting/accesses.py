@@ -39,7 +39,7 @@ def _access(rows: CodeRows, at: PtxInstruction, words: Sequence[str], where: Ope
             places = [rows.result(each, 8 if wide else 4, at) for each in items]
     fields["flags"] |= type_.startswith("s") | 2 * wide
     fields |= {"bytes": SIZES[type_], "elements": len(places)}
-    rows.emit(at, "st" if store else "ld", vector=places + [0] * (8 - len(places)), **fields)
+    rows.emit(at, "st" if store else "ld", vector=places, **fields)
 
 
 def atomic(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:

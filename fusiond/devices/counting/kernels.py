@@ -3,18 +3,20 @@
 import contextlib
 import ctypes
 import math
+import operator
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fusiond.devices.counting import calls, layout, sampling, translate
-from fusiond.devices.counting.code import PtxCode
 from fusiond.devices.counting.layout import PtxImage
 from fusiond.devices.counting.library import Cache, CountingLibrary, CountRequest
 from fusiond.devices.counting.model import Gpu
+from fusiond.devices.counting.rows import PtxCode
 from fusiond.devices.counting.sampling import LaunchCounts, Runs
 from fusiond.model.ptx import flat, parser
 
@@ -22,6 +24,8 @@ WORKSPACE_BYTES = 4096
 TURN = 256  #: Instructions of a warp until it is the next one's turn
 _WORTH_THREADS = 128  #: Warps from which on several threads run them: to begin a thread takes as long as tens of warps
 _MOST_PREPARED = 64
+_OUTSIDE = re.compile(r"at (0x[0-9a-f]+) is outside of every buffer")
+_NEAR_BYTES = 1 << 20  #: Nearer to a buffer than this, an address was meant for it
 _ROOM_BYTES = 1 << 30  #: For the registers of the blocks that run together
 
 
@@ -217,3 +221,21 @@ class LoadedPtx:
         if instruction.file in self.module.files and instruction.source_line:
             return f"{self.module.files[instruction.file].rpartition('/')[2]}:{instruction.source_line}"
         return f"PTX line {instruction.line}"
+
+
+def beside_buffers(text: str, buffers: Mapping[str, NDArray[np.uint8]]) -> str:
+    """What a launch broke of, an address outside of every buffer as the place that it has beside the nearest one."""
+
+    def near(match: re.Match[str]) -> str:
+        address, places = int(match[1], 16), list[tuple[int, str]]()
+        for name, data in buffers.items():
+            begin = int(data.ctypes.data)
+            places.append((begin - address, f"before {name}"))
+            places.append((address - begin - data.nbytes, f"behind the end of {name}"))
+        known = [each for each in places if 0 <= each[0] < _NEAR_BYTES]
+        if not known:
+            return match[0]
+        distance, where = min(known, key=operator.itemgetter(0))
+        return f"is outside of every buffer, {distance} bytes {where}"
+
+    return _OUTSIDE.sub(near, text)

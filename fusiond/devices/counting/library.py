@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fusiond.build import gxx
 from fusiond.build.cache import BuildCache, default_folder, of_folder
-from fusiond.devices.counting.code import CODE
+from fusiond.devices.counting.rows import CODE
 from fusiond.model.errors import DeviceError
 from fusiond.model.keys import content_key
 

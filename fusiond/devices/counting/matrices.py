@@ -36,7 +36,7 @@ def move(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     places = [rows.result(each, 4, at) if load else rows.value(each, "b32", at) for each in items]
     fields = rows.where(at, where, words)
     fields["flags"] |= "trans" in words
-    fields |= {"elements": len(items), "bytes": 16, "vector": _eight(places)}
+    fields |= {"elements": len(items), "bytes": 16, "vector": places}
     rows.emit(at, "ldmatrix" if load else "stmatrix", **fields)
 
 
@@ -63,7 +63,7 @@ def mma(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     work = _work(rows, at, shape, types, words, [rows.items(each) for each in at.operands])
     layouts = [each for each in words if each in ("row", "col")]
     flags = (layouts[0] == "col") | 2 * (layouts[1] == "row")
-    rows.emit(at, "mma.quads" if quads else "mma", vector=_eight([work]), flags=flags)
+    rows.emit(at, "mma.quads" if quads else "mma", vector=[work], flags=flags)
 
 
 def wmma(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
@@ -73,7 +73,7 @@ def wmma(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
         if len(types) == 2:
             types = [types[0], "f16", "f16", types[1]]
         work = _work(rows, at, shape, types, words, [rows.items(each) for each in at.operands])
-        rows.emit(at, "mma", vector=_eight([work]))
+        rows.emit(at, "mma", vector=[work])
         return
     load, which = words[0] == "load", "abcd".index(words[1])
     data, where = (at.operands[0], at.operands[1]) if load else (at.operands[1], at.operands[0])
@@ -86,7 +86,7 @@ def wmma(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     stride = at.operands[2] if len(at.operands) > 2 else PtxNumber(tall if by_columns else wide)
     fields = rows.where(at, where, words)
     fields["flags"] |= 8 * by_columns
-    fields |= {"elements": min(which, 2), "b": rows.value(stride, "u32", at), "vector": _eight([work])}
+    fields |= {"elements": min(which, 2), "b": rows.value(stride, "u32", at), "vector": [work]}
     rows.emit(at, f"wmma.{words[0]}", **fields)
 
 
@@ -113,7 +113,7 @@ def wgmma(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     groups: list[tuple[Operand, ...]] = [rows.items(d), of_a, (b,), ()]
     wide = {1: "b64", 2: "b64"} if shared else {2: "b64"}
     work = _work(rows, at, (16, n, k), kinds, words, groups, wide=wide, again=True)
-    rows.emit(at, "wgmma", vector=_eight([work]), flags=flags, c=rows.value(scale, "pred", at))
+    rows.emit(at, "wgmma", vector=[work], flags=flags, c=rows.value(scale, "pred", at))
 
 
 def _work(
@@ -157,7 +157,3 @@ def _number(operand: Operand, at: PtxInstruction) -> int:
     if not isinstance(operand, PtxNumber):
         raise PtxError(f"{at.opcode} with an operand that is not a number", at.line)
     return operand.bits - (1 << 64) if operand.bits >> 63 else operand.bits
-
-
-def _eight(places: Sequence[int]) -> list[int]:
-    return [*places, *(0 for _ in range(8 - len(places)))]

@@ -1,15 +1,15 @@
-"""Builds the rows of a kernel: operands by location, operations by number."""
+"""Builds the code of a kernel that the library runs, row by row: operations by number, operands by location."""
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fusiond.devices.counting import layout
-from fusiond.devices.counting.code import BRANCH, CODE, EXIT, PLAIN, PtxCode
-from fusiond.devices.counting.layout import PtxImage
-from fusiond.devices.counting.operand_locations import LANES, Places
+from fusiond.devices.counting.layout import REGISTER_BYTES, PtxImage, PtxLayout
 from fusiond.model.ptx import flow
 from fusiond.model.ptx.flat import PtxInstruction, PtxKernel, PtxModule
 from fusiond.model.ptx.operands import (
@@ -24,6 +24,18 @@ from fusiond.model.ptx.operands import (
 )
 from fusiond.model.ptx.tree import SIZES, PtxError
 
+CODE = np.dtype(
+    [
+        ("operation", "i4"), ("kind", "u1"), ("negated", "u1"), ("unused", "u1"), ("counted", "u1"),
+        ("space", "u1"), ("bytes", "u1"), ("elements", "u1"), ("flags", "u1"), ("guard", "i4"),
+        ("d", "i4"), ("a", "i4"), ("b", "i4"), ("c", "i4"), ("e", "i4"), ("target", "i4"), ("reconverge", "i4"),
+        ("immediate", "i8"), ("vector", "i4", 8),
+    ],
+    align=True,
+)  # fmt: skip
+"""A row for each operation that the library runs."""
+PLAIN, BRANCH, EXIT, BARRIER = range(4)  #: Kinds of a row
+LANES = 32
 SPACES = {"global": 1, "shared": 2, "local": 3, "param": 4, "const": 5}
 ARGUMENT = 6  #: The space of what a call hands over
 NOTHING = -(2**31)  #: The place of an operand that is not there
@@ -37,6 +49,80 @@ _SPECIALS = {
     **{"%cluster_ctarank": 35, "%cluster_nctarank": 36},
 }  # fmt: skip
 _FIXED = {"%gridid": 0, "WARP_SZ": LANES, "%envreg0": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class PtxCode:
+    """A kernel that can be run."""
+
+    instructions: NDArray[np.void]
+    sources: tuple[PtxInstruction, ...]  #: Of each of them, the instruction that it came from
+    register_bytes: int
+    constants: NDArray[np.uint8]
+    specials: NDArray[np.int32]  #: (offset of a register, which special value is put there), shape (n, 2)
+    layout: PtxLayout
+
+
+class Places:
+    """A place is an offset in bytes: of a register from 0 on, of a constant its complement."""
+
+    def __init__(self, kernel: PtxKernel) -> None:
+        self._types = kernel.registers
+        self._end = 0
+        self._pool = bytearray()
+        self._pooled: dict[tuple[int, bool], int] = {}
+        self._fresh = 0
+        self.of: dict[str, int] = {name: self.room(SIZES[type_]) for name, type_ in kernel.registers.items()}
+        """Register -> its place."""
+
+    def room(self, size: int) -> int:
+        """A new register of so many bytes a lane (0: a predicate)."""
+        place = self._end
+        self._end += REGISTER_BYTES[size]
+        return place
+
+    def temporary(self, size: int) -> int:
+        """A register that the kernel does not name."""
+        return self.of[self.named_temporary(size).name]
+
+    def named_temporary(self, size: int) -> PtxName:
+        """The same as an operand."""
+        self._fresh += 1
+        name = f".t{self._fresh}"
+        self.of[name] = self.room(size)
+        return PtxName(name)
+
+    def constant(self, bits: int, wide: bool = False) -> int:
+        """A number of 4 bytes, or 8: the same for every lane."""
+        bits &= 2**64 - 1 if wide else 2**32 - 1
+        if (bits, wide) not in self._pooled:
+            self._pooled[bits, wide] = len(self._pool)
+            self._pool += bits.to_bytes(8 if wide else 4, "little") * LANES
+            self._pool += bytes(-len(self._pool) % 64)
+        return ~self._pooled[bits, wide]
+
+    def words(self, data: bytes) -> int:
+        """Bytes that are the same for a warp: a list that an operation reads itself."""
+        place = len(self._pool)
+        self._pool += data + bytes(-len(data) % 64)
+        return ~place
+
+    def size(self, name: PtxName) -> int | None:
+        """Bytes of a register of the kernel; None for anything else."""
+        type_ = self._types.get(name.name)
+        return None if type_ is None else SIZES[type_]
+
+    @property
+    def register_bytes(self) -> int:
+        """Of all registers of a warp, with room to read past the last."""
+        return -(-(self._end + 512) // 256) * 256
+
+    def constants(self) -> NDArray[np.uint8]:
+        """The pool, aligned for vector loads."""
+        pool = np.frombuffer(bytes(self._pool) + bytes(512), np.uint8)
+        found = layout.aligned(pool.size)
+        found[:] = pool
+        return found
 
 
 class CodeRows:
@@ -172,6 +258,8 @@ class CodeRows:
                 raise unknown(at)
         row: dict[str, Any] = {"operation": number, "kind": kind, "guard": -1, "target": -1, **fields}
         row.setdefault("counted", 0)
+        if "vector" in row:
+            row["vector"] = [*row["vector"], *[0] * (8 - len(row["vector"]))]
         if at.guard is not None and row["guard"] == -1:
             negated = isinstance(at.guard, Negated)
             name = at.guard.name if isinstance(at.guard, Negated) else at.guard

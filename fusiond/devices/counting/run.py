@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from fusiond.build import gxx, nvcc
 from fusiond.build.cache import BuildCache
-from fusiond.devices.counting import bounds, classes, dependence, layout, library, nearest_buffer, sass
+from fusiond.devices.counting import bounds, classes, dependence, layout, library, sass
 from fusiond.devices.counting.bounds import SECTOR_BYTES, LaunchBound, LaunchWork
 from fusiond.devices.counting.certainty import MOST as MOST_ERROR
 from fusiond.devices.counting.certainty import Traffic, known, traffic
-from fusiond.devices.counting.kernels import CountedShape, CountError, LoadedPtx
+from fusiond.devices.counting.kernels import CountedShape, CountError, LoadedPtx, beside_buffers
 from fusiond.devices.counting.library import COUNTS, Cache
 from fusiond.devices.counting.model import H100, Gpu
 from fusiond.devices.counting.sampling import LaunchCounts
@@ -218,7 +218,7 @@ class _Run:
                 error = result if isinstance(result, str) else result.failed
                 failed = f"{step.name} failed" if error else ""
                 if isinstance(result, LaunchCounts) and error:
-                    broke = nearest_buffer.named(f"{step.name}: {error}", self._views)
+                    broke = beside_buffers(f"{step.name}: {error}", self._views)
                 done.append((step, result))
                 self._mark_wrong(step, result)
             else:

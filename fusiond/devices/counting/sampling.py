@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.devices.counting.code import PtxCode
 from fusiond.devices.counting.library import COUNTS, Cache, CountingLibrary, CountRequest
+from fusiond.devices.counting.rows import PtxCode
 
 LEAST_WAVES = 12  #: A launch with fewer is run whole
 _BETWEEN = 3

@@ -15,8 +15,8 @@ from fusiond.build import nvcc, nvdisasm
 from fusiond.build.cache import BuildCache
 from fusiond.devices.counting import frequencies
 from fusiond.devices.counting.classes import class_of
-from fusiond.devices.counting.code import BRANCH, EXIT
 from fusiond.devices.counting.frequencies import BasicBlock, SassInstruction
+from fusiond.devices.counting.rows import BRANCH, EXIT
 from fusiond.devices.counting.sampling import LaunchCounts
 from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Source

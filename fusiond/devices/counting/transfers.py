@@ -55,7 +55,7 @@ def _ends(rows: CodeRows, at: PtxInstruction, to: Operand, source: Operand, spac
     b, offset, wide = rows.pointer(at, source)
     return {
         "a": a, "b": b, "immediate": to_offset, "flags": 4 * to_wide | 8 * wide, "space": SPACES[spaces[0]],
-        "vector": [offset, 0, 0, 0, 0, 0, 0, 0],
+        "vector": [offset, *[0] * 7],
     }  # fmt: skip
 
 

@@ -11,9 +11,8 @@ from typing import Any, TypeAlias
 
 from fusiond.devices.counting import accesses, matrices, transfers
 from fusiond.devices.counting.calls import EXPANDED
-from fusiond.devices.counting.code import BARRIER, EXIT, PtxCode
 from fusiond.devices.counting.layout import PtxImage
-from fusiond.devices.counting.rows import ARGUMENT, NOTHING, CodeRows, pair, unknown
+from fusiond.devices.counting.rows import ARGUMENT, BARRIER, EXIT, NOTHING, CodeRows, PtxCode, pair, unknown
 from fusiond.model.ptx.flat import PtxInstruction, PtxKernel, PtxModule
 from fusiond.model.ptx.operands import Negated, Operand, PtxGroup, PtxName, PtxVector
 from fusiond.model.ptx.tree import SIZES, PtxError
@@ -133,31 +132,20 @@ def _handed(rows: CodeRows, at: PtxInstruction, operand: Operand, size: int) -> 
 def _argument(rows: CodeRows, at: PtxInstruction, operation: str, name: PtxName, size: int, place: int) -> None:
     """A value of a call, from or to where it is handed over."""
     where = rows.places.constant(rows.address(name, at), True)
-    flags, vector = 4 | 2 * (size == 8), [place] + [0] * 7
-    rows.emit(at, operation, space=ARGUMENT, a=where, flags=flags, bytes=size, elements=1, vector=vector)
+    flags = 4 | 2 * (size == 8)
+    rows.emit(at, operation, space=ARGUMENT, a=where, flags=flags, bytes=size, elements=1, vector=[place])
 
 
 # --- what lanes do together ---
 
 
-def _shuffle(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
+def _among_lanes(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
+    """`shfl`, `match`, `elect`: a result, and a predicate where one is asked for."""
     first, second = pair(at.operands[0])
-    a, b, c, e = (rows.value(operand, "b32", at) for operand in at.operands[1:])
-    inside = -1 if second is None else rows.result(second, 0, at)
-    rows.emit(at, at.opcode, d=rows.result(first, 4, at), a=a, b=b, c=c, e=e, target=inside)
-
-
-def _elect(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    first, second = pair(at.operands[0])
-    chosen = -1 if second is None else rows.result(second, 0, at)
-    rows.emit(at, "elect.sync", d=rows.result(first, 4, at), a=rows.value(at.operands[1], "b32", at), target=chosen)
-
-
-def _match(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    first, second = pair(at.operands[0])
-    a, b = rows.value(at.operands[1], words[-1], at), rows.value(at.operands[2], "b32", at)
-    same = -1 if second is None else rows.result(second, 0, at)
-    rows.emit(at, at.opcode, d=rows.result(first, 4, at), a=a, b=b, target=same)
+    types = (words[-1] if words[-1] in SIZES else "b32", *("b32",) * 3)
+    values = [rows.value(operand, type_, at) for operand, type_ in zip(at.operands[1:], types, strict=False)]
+    found = -1 if second is None else rows.result(second, 0, at)
+    rows.emit(at, at.opcode, d=rows.result(first, 4, at), target=found, **dict(zip("abce", values, strict=False)))
 
 
 def _barrier(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
@@ -407,43 +395,36 @@ def _is_in(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     rows.emit(at, f"isspacep.{space}", d=rows.result(at.operands[0], 0, at), a=rows.value(at.operands[1], "u64", at))
 
 
+_TYPES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "testp": (("",), "pred"),
+    **dict.fromkeys(("bmsk", "szext", "shl", "shr"), (("", "u32"), "")),
+    "selp": (("", "", "pred"), ""),
+    "bfe": (("", "u32", "u32"), ""),
+    "bfi": (("", "", "u32", "u32"), ""),
+    **dict.fromkeys(("popc", "clz", "bfind"), (("",), "u32")),
+    "vote": (("pred", "b32"), ""),
+    "redux": (("", "b32"), ""),
+    **dict.fromkeys(("dp4a", "dp2a"), (("b32",) * 3, "b32")),
+}
+"""Of what an instruction reads, and of its result; empty: its own. All others have their own alone."""
+
+
 def _types(base: str, words: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """The types of what an instruction reads, and of its result."""
     types = [each for each in words if each in SIZES]
     last = types[-1] if types else "b32"
-    if base == "cvt" and "pack" in words:
-        return (("s32", "s32", "b32"), "b32")
-    if base == "testp":
-        return ((last,), "pred")
-    if base in ("bmsk", "szext"):
-        return ((last, "u32"), last)
     if base == "cvt":
-        return ((types[-1],) * 2, types[0])
+        return (("s32", "s32", "b32"), "b32") if "pack" in words else ((last,) * 2, types[0])
     if base in ("mul", "mad") and "wide" in words:
         wide = f"{last[0]}{2 * int(last[1:])}"
-        return ((last, last, wide), wide)
-    if base == "selp":
-        return ((last, last, "pred"), last)
-    if base in ("shl", "shr"):
-        return ((last, "u32"), last)
-    if base == "bfe":
-        return ((last, "u32", "u32"), last)
-    if base == "bfi":
-        return ((last, last, "u32", "u32"), last)
-    if base in ("popc", "clz", "bfind"):
-        return ((last,), "u32")
-    if base == "vote":
-        return (("pred", "b32"), last)
-    if base == "redux":
-        return ((last, "b32"), last)
-    if base in ("dp4a", "dp2a"):
-        return (("b32",) * 3, "b32")
-    return ((last,) * 4, last)
+        return (last, last, wide), wide
+    read, written = _TYPES.get(base, (("",) * 4, ""))
+    return tuple(each or last for each in read), written or last
 
 
 _KNOWN: Mapping[str, Handler] = {
     **dict.fromkeys(("ret", "exit"), _end), "trap": _trap, "bra": _branch, "brx": _branch_by_index, "call": _call,
-    **dict.fromkeys(("bar", "barrier"), _barrier), "shfl": _shuffle, "elect": _elect, "match": _match,
+    **dict.fromkeys(("bar", "barrier"), _barrier), **dict.fromkeys(("shfl", "elect", "match"), _among_lanes),
     **dict.fromkeys(("ld", "ldu"), accesses.load), "st": accesses.store,
     **dict.fromkeys(("atom", "red"), accesses.atomic),
     "mov": _move, "cvta": accesses.cvta, "setp": _setp, "set": _set, "mapa": _mapped, "getctarank": _rank,

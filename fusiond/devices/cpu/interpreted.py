@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from fusiond.build import gxx, nvcc, ptx_entries
 from fusiond.build.cache import default_folder, of_folder
 from fusiond.build.cpu.lowering import NOT_EMULATED
-from fusiond.devices.counting import library, nearest_buffer
-from fusiond.devices.counting.kernels import CountedShape, CountError, LoadedPtx
+from fusiond.devices.counting import library
+from fusiond.devices.counting.kernels import CountedShape, CountError, LoadedPtx, beside_buffers
 from fusiond.devices.counting.library import Cache
 from fusiond.devices.counting.model import H100
 from fusiond.devices.cpu import native
@@ -135,7 +135,7 @@ class InterpretedModule:
         except (PtxError, CountError) as problem:
             raise NativeError(str(problem)) from None
         if done.failed is not None:
-            return Broken(text=nearest_buffer.named(done.failed, buffers))
+            return Broken(text=beside_buffers(done.failed, buffers))
         return Finished(elapsed_ns=time.thread_time_ns() - begun, switches=0)
 
     def _check(self, entry: str, launch: NativeLaunch) -> None:

@@ -58,7 +58,7 @@ class Loaded(Protocol):
     program: Program
     clock: str
     """What `sample_us` measures with: `device`, `wall` or `emulated`. Set to `wall` when the other one of a pair needs
-    that, so that both are measured with the same: whoever wraps a Loaded has to pass it on when it is set."""
+    that, so that both are measured with the same."""
 
     def write(self, buffer: str, data: Array) -> None:
         """Copy host data into a buffer, whatever memory it is in."""

@@ -9,55 +9,34 @@ in the very runs that are timed.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from fusiond.devices.base import DataPlane, ExecutionError, Loaded
+from fusiond.devices.timing import Take
 from fusiond.model.outcomes import Outcome
-from fusiond.model.program import Program, Role
+from fusiond.model.program import Role
 
 Judge = Callable[[Loaded, int], None]
 """(what ran on the data of a seed, the seed): raises ExecutionError where its outputs are wrong."""
 
 
-class GuardedLoaded:
-    """`fusiond.devices.base.Loaded`: another one, whose samples are judged."""
+def guarded(data: DataPlane, seeds: Sequence[int], judge: Judge) -> Take:
+    """How samples are taken that are judged."""
+    next_seeds: Mapping[int, Iterator[int]] = defaultdict(lambda: itertools.cycle(seeds))
 
-    def __init__(self, inner: Loaded, data: DataPlane, seeds: Sequence[int], judge: Judge) -> None:
-        self._inner, self._data, self._judge = inner, data, judge
-        self._seeds: Iterator[int] = itertools.cycle(seeds)
-        self._seed = seeds[0]
-        self.program: Program = inner.program
-        self.write, self.read, self.snapshot = inner.write, inner.read, inner.snapshot
-        self.run, self.broken_guards, self.close = inner.run, inner.broken_guards, inner.close
-
-    @property
-    def clock(self) -> str:
-        return self._inner.clock
-
-    @clock.setter
-    def clock(self, clock: str) -> None:
-        self._inner.clock = clock
-
-    @property
-    def gate_failures(self) -> int:
-        return self._inner.gate_failures
-
-    @gate_failures.setter
-    def gate_failures(self, number: int) -> None:
-        self._inner.gate_failures = number
-
-    def restore(self) -> None:
-        self._seed = next(self._seeds)
-        for buffer in self.program.buffers:
-            self._data.fill(self._inner, buffer, self._seed)
-        self._inner.snapshot(outputs=True)
-
-    def sample_us(self, repeats: int, *, cold: bool = False) -> float:
-        span_us = self._inner.sample_us(repeats, cold=cold)
-        self._judge(self._inner, self._seed)
+    def take(loaded: Loaded, repeats: int, cold: bool) -> float:
+        seed = next(next_seeds[id(loaded)])
+        for buffer in loaded.program.buffers:
+            data.fill(loaded, buffer, seed)
+        loaded.snapshot(outputs=True)
+        span_us = loaded.sample_us(repeats, cold=cold)
+        judge(loaded, seed)
         return span_us
+
+    return take
 
 
 def untouched(data: DataPlane, loaded: Loaded, seed: int) -> None:

@@ -11,8 +11,9 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fusiond.devices.base import ExecutionError, Executor, Loaded
 from fusiond.devices.steadiness import WarmUp, half_width, warm_up
@@ -47,24 +48,35 @@ class Sampling:
     noise_limit: float = 0.35  #: Robust standard deviation of the log ratios above which the pair says nothing
 
 
-def sample_pair(executor: Executor, candidate: Loaded, baseline: Loaded | None, plan: Sampling) -> Measurement:
+Take: TypeAlias = Callable[[Loaded, int, bool], float]
+"""(program, runs, whether the cache is flushed before each): one sample, from buffers as they are at first; in us."""
+
+
+def _take(loaded: Loaded, repeats: int, cold: bool) -> float:
+    loaded.restore()
+    return loaded.sample_us(repeats, cold=cold)
+
+
+def sample_pair(
+    executor: Executor, candidate: Loaded, baseline: Loaded | None, plan: Sampling, take: Take = _take
+) -> Measurement:
     """Sample a candidate against a baseline (or alone, where `baseline` is None).
 
     Raises ExecutionError; `too_noisy` when the samples scatter beyond `plan.noise_limit`."""
     programs = [candidate] if baseline is None else [candidate, baseline]
     clocks = [each.clock for each in programs]
     try:
-        return _sampled(executor, programs, plan)
+        return _sampled(executor, programs, plan, take)
     finally:  # the baseline is loaded once for many candidates, and the next one may need no wall clock
         for each, clock in zip(programs, clocks, strict=True):
             each.clock = clock
 
 
-def _sampled(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> Measurement:
+def _sampled(executor: Executor, programs: Sequence[Loaded], plan: Sampling, take: Take) -> Measurement:
     paired = len(programs) == 2
     clock = _common_clock(programs)
     failures = sum(each.gate_failures for each in programs)
-    runs, warmed = _warmed_up(executor, programs, plan)
+    runs, warmed = _warmed_up(executor, programs, plan, take)
     before = executor.state()
     samples: list[list[float]] = [[] for _ in programs]
     retries = 0
@@ -72,7 +84,7 @@ def _sampled(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> 
     dropped = False
     for done in range(1, plan.pairs + 1):
         for index in range(len(programs)) if done % 2 else reversed(range(len(programs))):
-            span_us, again = _sample(programs[index], runs, plan)
+            span_us, again = _sample(programs[index], runs, plan, take)
             samples[index].append(span_us)
             retries += again
         if paired and _behind(samples[0], samples[1], plan.incumbent):
@@ -83,8 +95,8 @@ def _sampled(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> 
         if time.monotonic() > deadline or half_width(_logs(samples)) <= plan.precision:
             break
     after = executor.state()
-    if paired and not dropped:
-        _refuse_noise(samples[0], samples[1], plan.noise_limit)
+    if paired and not dropped and (reason := too_noisy(samples[0], samples[1], plan.noise_limit)):
+        raise ExecutionError(Outcome.TOO_NOISY, reason)
     width = half_width(_logs(samples))
     effort = Effort(
         runs=runs,
@@ -122,25 +134,23 @@ def _common_clock(programs: Sequence[Loaded]) -> str:
     return programs[0].clock
 
 
-def _warmed_up(executor: Executor, programs: Sequence[Loaded], plan: Sampling) -> tuple[int, WarmUp]:
+def _warmed_up(executor: Executor, programs: Sequence[Loaded], plan: Sampling, take: Take) -> tuple[int, WarmUp]:
     """Warm the programs up; how many runs a sample should hold. The same for both of a pair: what a sample costs beside
     its runs would else be shared out among more runs on one side, and look like a gain."""
     least_us = [math.inf for _ in programs]
 
     def run() -> None:
         for index, loaded in enumerate(programs):
-            loaded.restore()
-            least_us[index] = min(least_us[index], loaded.sample_us(1, cold=plan.cold))
+            least_us[index] = min(least_us[index], take(loaded, 1, plan.cold))
 
     warmed = warm_up(run, executor.clock_mhz, plan.warmups, plan.warm_up_secs)
     return min(_MOST_RUNS, max(math.ceil(5 * plan.short_us / max(each, 0.01)) for each in least_us)), warmed
 
 
-def _sample(loaded: Loaded, runs: int, plan: Sampling) -> tuple[float, int]:
+def _sample(loaded: Loaded, runs: int, plan: Sampling, take: Take) -> tuple[float, int]:
     """Microseconds, and how often the sample had to be taken again."""
     for again in range(_ATTEMPTS):
-        loaded.restore()
-        span_us = loaded.sample_us(runs, cold=plan.cold)
+        span_us = take(loaded, runs, plan.cold)
         if span_us > 0:
             return span_us, again
     raise ExecutionError(Outcome.TOO_NOISY, f"a sample of {loaded.program.name} took no time that the clock can tell")
@@ -152,12 +162,6 @@ def _behind(candidate: Sequence[float], baseline: Sequence[float], incumbent: fl
         return False
     ratio = median(tuple(b / a for a, b in zip(candidate, baseline, strict=True)))
     return any(len(candidate) == pairs and ratio * factor < incumbent for pairs, factor in _DROP_RULES)
-
-
-def _refuse_noise(candidate: Sequence[float], baseline: Sequence[float], limit: float) -> None:
-    reason = too_noisy(candidate, baseline, limit)
-    if reason:
-        raise ExecutionError(Outcome.TOO_NOISY, reason)
 
 
 def too_noisy(candidate: Sequence[float], baseline: Sequence[float], limit: float) -> str:

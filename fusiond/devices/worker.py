@@ -23,7 +23,7 @@ from fusiond.build.exporting.bundle import read_bundle
 from fusiond.devices import protocol
 from fusiond.devices.base import Array, DeviceProvider, ExecutionError, Executor, Loaded
 from fusiond.devices.compare import constant
-from fusiond.devices.guarded import GuardedLoaded, untouched, worst_error
+from fusiond.devices.guarded import guarded, untouched, worst_error
 from fusiond.devices.precision import judged
 from fusiond.devices.timing import sample_pair
 from fusiond.model.errors import FusiondError, MachineFault
@@ -188,9 +188,7 @@ class ExecutorWorker:
                 self._worst(loaded, seed, paths[seed], " (in a timed run)")
                 untouched(data, loaded, seed)
 
-            guarded = [each and GuardedLoaded(each, data, tuple(paths), judge) for each in (candidate, baseline)]
-            assert guarded[0] is not None
-            return sample_pair(self._executor, guarded[0], guarded[1], request.plan)
+            return sample_pair(self._executor, candidate, baseline, request.plan, guarded(data, tuple(paths), judge))
         for loaded in (candidate, baseline):
             if loaded is not None and loaded.clock != COUNTED:  # a bound needs no data
                 for buffer in loaded.program.buffers:

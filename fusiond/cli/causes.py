@@ -67,7 +67,7 @@ def counted(store: Store, programs: Mapping[str, Program], device: DeviceInfo | 
 
 def gpu_of(device: DeviceInfo | None) -> Gpu:
     """What a job's programs are counted for."""
-    return (None if device is None else like(device)) or H100
+    return (None if device is None else like(device.model, device.arch)) or H100
 
 
 def profiles(store: Store, trials: Sequence[Trial], device: DeviceInfo | None) -> list[dict[str, Any]]:

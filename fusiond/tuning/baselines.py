@@ -91,7 +91,11 @@ def _point(
         role = f"baseline:{baseline.name}"
         trials = context.store.trials(context.row.id, role)
         against = None if given is None else given.program
-        result = _measure(context, program, against, incumbent)
+        result: float | Measurement | MeasureFailed = context.check(program)
+        if not isinstance(result, MeasureFailed):
+            result = context.sample(program, against, context.sampling(Purpose.BASELINE, incumbent))
+        elif result.outcome is Outcome.WRONG_RESULT:  # no fusion is involved: it is not tunable as its file claims
+            result = dataclasses.replace(result, outcome=Outcome.WRONG_UNFUSED)
         fields: dict[str, Any] = {"outcome": Outcome.MEASURED, **outcome_of(result)}
         trial = Trial(
             sequence=len(trials),
@@ -124,17 +128,6 @@ def _known(context: Context, baseline: Baseline, config: Config) -> Trial | None
         return found
     # Another way may be the same program on this device (a graph is streams on the processor).
     return context.store.trial_of_work(context.row.id, context.work(context.unfused(baseline, config)))
-
-
-def _measure(
-    context: Bench, program: Program, against: Program | None, incumbent: float | None
-) -> Measurement | MeasureFailed:
-    worst = context.check(program)
-    if isinstance(worst, MeasureFailed):
-        if worst.outcome is Outcome.WRONG_RESULT:  # no fusion is involved: the kernel is not tunable as its file claims
-            return dataclasses.replace(worst, outcome=Outcome.WRONG_UNFUSED)
-        return worst
-    return context.sample(program, against, context.sampling(Purpose.BASELINE, incumbent))
 
 
 MOST_BETWEEN_BYTES = 64 << 20

@@ -9,7 +9,6 @@ from typing import Any
 from fusiond.devices.counting import child_process
 from fusiond.devices.counting.model import GPUS, Gpu
 from fusiond.model.errors import FusiondError
-from fusiond.model.nouns import DeviceInfo
 from fusiond.model.program import Program
 from fusiond.tuning.context import Context
 
@@ -19,13 +18,8 @@ MARGIN = 1.2
 log = logging.getLogger(__name__)
 
 
-def like(device: DeviceInfo) -> Gpu | None:
-    """The GPU in the table that a device is, or else the one of its architecture; None for what is none."""
-    return like_model(device.model, device.arch)
-
-
-def like_model(model: str, arch: str) -> Gpu | None:
-    """The same for a device by what its driver calls it."""
+def like(model: str, arch: str) -> Gpu | None:
+    """The GPU in the table that a device is, by what its driver calls it, or else the one of its architecture."""
     words = re.split(r"[^a-z0-9]+", model.lower())
     said = {*words, *(one + other for one, other in itertools.pairwise(words))}  # `RTX 4090`
     named = [each for each in GPUS.values() if each.name in said]
@@ -34,7 +28,7 @@ def like_model(model: str, arch: str) -> Gpu | None:
 
 def of_answer(context: Context, native: Program, fused: Program) -> tuple[Mapping[str, Any], ...]:
     """Rows for `native` and `fused` on the job's GPU; none where it is none, or nothing can be counted."""
-    gpu = like(context.device)
+    gpu = like(context.device.model, context.device.arch)
     if gpu is None:
         return ()
     context.phase("counting", f"what both would pay on {gpu.name}")

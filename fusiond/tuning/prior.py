@@ -23,7 +23,7 @@ from fusiond.model.outcomes import Outcome, Record, Trial
 from fusiond.store.trials import CountedTrial, KindredTrial
 from fusiond.strategy.space import Space
 from fusiond.tuning.context import Context
-from fusiond.tuning.counts import like, like_model
+from fusiond.tuning.counts import like
 from fusiond.tuning.search.donors import Donor
 
 SEEDS = 3  #: Configs of the lowest bounds that are tried first, the winner by bounds among them
@@ -141,10 +141,10 @@ def _counted(context: Context) -> Prior:
         return Prior()
     found: dict[str, list[CountedTrial]] = {}
     for each in context.store.counted_trials(context.prepared.workload.key, before=context.row.id):
-        gpu = like_model(each.model, each.arch)
+        gpu = like(each.model, each.arch)
         if gpu is not None and each.arch == context.device.arch:
             found.setdefault(gpu.name, []).append(each)
-    own = like(context.device)
+    own = like(context.device.model, context.device.arch)
     name = own.name if own is not None and own.name in found else next(iter(sorted(found)), None)
     if name is None:
         return Prior()

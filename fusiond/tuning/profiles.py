@@ -25,7 +25,7 @@ def keep(context: Context) -> None:
     """Where the device is a GPU that is counted for, what was counted of each candidate is kept; on a GPU, what was
     counted for both sides of the answer, and what its counters say of them where Nsight Compute is there and the job is
     no part of another. A job does not fail for it, and nothing is counted here."""
-    gpu = counts.like(context.device)
+    gpu = counts.like(context.device.model, context.device.arch)
     try:
         if context.analysis.scrutiny is not None:
             _of_variants(context, gpu or H100)

@@ -28,7 +28,7 @@ from fusiond.service.daemon import judge, openapi
 from fusiond.service.daemon.judge import JudgeRequest, KernelTexts, QueueFull
 from fusiond.service.daemon.limits import BODY_BYTES
 from fusiond.service.daemon.metrics import CONTENT_TYPE as METRICS_TYPE
-from fusiond.service.daemon.openapi import ID, LINES, Described
+from fusiond.service.daemon.openapi import ID, LINES, DescribedRoute
 from fusiond.service.wire import error_document, job_entry
 from fusiond.store import lookup
 from fusiond.store.jobs import JobRow
@@ -85,7 +85,7 @@ MOST_JOBS = 1000  #: In one page of GET /jobs; whoever asks for more gets as man
 class App:
     """The endpoints: each checks the request, asks the service (in a thread, where that may block), and answers."""
 
-    def __init__(self, service: Service, pages: Sequence[Route] = (), exchange: Sequence[Described] = ()) -> None:
+    def __init__(self, service: Service, pages: Sequence[Route] = (), exchange: Sequence[DescribedRoute] = ()) -> None:
         """Beside the routes of the API: `pages`; `exchange`, what other boxes ask, where they may."""
         self.service = service
         self.pages = pages
@@ -105,20 +105,22 @@ class App:
             "Retry-After where that is full."
         )
         routes = [
-            Described("GET /health", _given(service.health), "What this daemon is and does.", "Object"),
-            Described("GET /jobs", self.jobs, "Jobs, the newest first.", "Jobs", *openapi.JOBS),
-            Described("POST /jobs", self.submit, submit, "Jobs", body="Submission", status=201),
-            Described("GET /jobs/{id}", _of_job(store.named_job), "One job.", "Job", ID),
-            Described("GET /jobs/{id}/events", self.events, progress, None, ID, kind=LINES),
-            Described("POST /jobs/{id}/cancel", _of_job(service.cancel), cancel, "Job", ID),
-            Described("POST /jobs/{id}/finish", _of_job(store.finish_early), finish, "Job", ID),
-            Described("GET /best", self.best, best, "Answer", *openapi.BEST),
-            Described("POST /best", self.best_of_job, question, "Answers", body="Question"),
-            Described("POST /judge", self.judge, judged, "Ruling", body="Case"),
-            Described("GET /devices", _given(service.devices, "devices"), "The devices that have a worker.", "Object"),
-            Described("GET /plugins", _given(service.work.plugins, "plugins"), plugins, "Object"),
-            Described("GET /metrics", self.metrics, "For Prometheus.", None, kind="text/plain"),
-            Described("GET /openapi.json", _given(lambda: openapi.document(routes)), "This document.", "Object"),
+            DescribedRoute("GET /health", _given(service.health), "What this daemon is and does.", "Object"),
+            DescribedRoute("GET /jobs", self.jobs, "Jobs, the newest first.", "Jobs", *openapi.JOBS),
+            DescribedRoute("POST /jobs", self.submit, submit, "Jobs", body="Submission", status=201),
+            DescribedRoute("GET /jobs/{id}", _of_job(store.named_job), "One job.", "Job", ID),
+            DescribedRoute("GET /jobs/{id}/events", self.events, progress, None, ID, kind=LINES),
+            DescribedRoute("POST /jobs/{id}/cancel", _of_job(service.cancel), cancel, "Job", ID),
+            DescribedRoute("POST /jobs/{id}/finish", _of_job(store.finish_early), finish, "Job", ID),
+            DescribedRoute("GET /best", self.best, best, "Answer", *openapi.BEST),
+            DescribedRoute("POST /best", self.best_of_job, question, "Answers", body="Question"),
+            DescribedRoute("POST /judge", self.judge, judged, "Ruling", body="Case"),
+            DescribedRoute(
+                "GET /devices", _given(service.devices, "devices"), "The devices that have a worker.", "Object"
+            ),
+            DescribedRoute("GET /plugins", _given(service.work.plugins, "plugins"), plugins, "Object"),
+            DescribedRoute("GET /metrics", self.metrics, "For Prometheus.", None, kind="text/plain"),
+            DescribedRoute("GET /openapi.json", _given(lambda: openapi.document(routes)), "This document.", "Object"),
             *self.exchange,
         ]
         handlers: dict[Any, Any] = {FusiondError: _fusiond_error, HTTPException: _http_error, Exception: _our_error}

@@ -15,7 +15,7 @@ _WHOLE = {"type": "integer"}
 _STATES = [state.value for state in JobState]
 
 
-class Described(Route):
+class DescribedRoute(Route):
     """A route, and what the document says of it."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Described(Route):
             self.operation["requestBody"] = {"required": True, "content": content}
 
 
-def document(routes: Iterable[Described]) -> dict[str, Any]:
+def document(routes: Iterable[DescribedRoute]) -> dict[str, Any]:
     """The whole document."""
     paths: dict[str, dict[str, Any]] = {}
     for each in routes:

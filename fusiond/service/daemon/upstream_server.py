@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from fusiond.model.errors import RequestError
 from fusiond.service.daemon.app import body_of, object_of
-from fusiond.service.daemon.openapi import EXCHANGED, LINES, Described
+from fusiond.service.daemon.openapi import EXCHANGED, LINES, DescribedRoute
 from fusiond.store.exchange import transfer
 from fusiond.store.exchange.database import Exchange
 from fusiond.store.exchange.entry import LINE_BYTES
@@ -39,19 +39,21 @@ class Endpoints:
         self._counted = counted
         self._importing = asyncio.Semaphore(_MOST_IMPORTING)
 
-    def routes(self) -> list[Described]:
+    def routes(self) -> list[DescribedRoute]:
         line = "a JSON object: an answer with the key, the signature and, where asked for, the programs"
         found = "The same for many contents; null where nothing is known."
         push = "Hand over answers, a line each; what became of them."
         claim = "Ask to tune a question alone for some seconds."
         return [
-            Described(
+            DescribedRoute(
                 "GET /exchange/answer", self.answer, f"What is served to a content: {line}.", "Entry", *EXCHANGED
             ),
-            Described("POST /exchange/find", self.find, found, "Found", body="Wanted"),
-            Described("POST /exchange/answers", self.push, push, "Pushed", body="Entry", body_kind=LINES),
-            Described("POST /exchange/claims", self.claim, claim, "Claimed", body="Claim"),
-            Described("POST /exchange/claims/release", self.release, "Let go of a claim.", "Object", body="Release"),
+            DescribedRoute("POST /exchange/find", self.find, found, "Found", body="Wanted"),
+            DescribedRoute("POST /exchange/answers", self.push, push, "Pushed", body="Entry", body_kind=LINES),
+            DescribedRoute("POST /exchange/claims", self.claim, claim, "Claimed", body="Claim"),
+            DescribedRoute(
+                "POST /exchange/claims/release", self.release, "Let go of a claim.", "Object", body="Release"
+            ),
         ]
 
     async def answer(self, request: Request) -> Response:

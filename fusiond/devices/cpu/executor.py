@@ -20,7 +20,7 @@ import numpy as np
 from fusiond.build import gxx
 from fusiond.devices.base import Array, Clockless, DataPlane, ExecutionError
 from fusiond.devices.cpu import interpreted, native
-from fusiond.devices.cpu.interpreted import Broken, InterpretedModule
+from fusiond.devices.cpu.interpreted import InterpretedModule
 from fusiond.devices.cpu.link import Link
 from fusiond.devices.cpu.memory import HostAllocation
 from fusiond.devices.data import HostData
@@ -83,7 +83,8 @@ class CpuProgram:
                 if source.kind is SourceKind.HOST:
                     self._hosts[source.name] = HostLibrary(path)
                 else:
-                    self._modules[source.name] = self._module(path)
+                    interprets = path.suffix == interpreted.SUFFIX
+                    self._modules[source.name] = InterpretedModule(path) if interprets else runtime.load(path)
             self._entries = {
                 step.name: self._modules[step.source].entry(gxx.exported(program.source(step.source), step.entry))
                 for step in program.launches
@@ -96,9 +97,6 @@ class CpuProgram:
         self._of = {name: block for block in self._blocks.values() for name in block.views}
         self._symbols = self._found_symbols()
         self._pristine: dict[str, Array] = {}
-
-    def _module(self, path: Path) -> native.NativeModule | InterpretedModule:
-        return InterpretedModule(path) if path.suffix == interpreted.SUFFIX else self._runtime.load(path)
 
     # --- buffers ---
 
@@ -167,20 +165,19 @@ class CpuProgram:
                 self.restore()
             if cold:
                 np.zeros(_CACHE_BYTES, np.uint8)[::64].sum()
-            total_us += self.timed().span_us
+            total_us += self._span_us()
         return max(total_us, 0.001) / repeats
 
-    def timed(self) -> timeline.Timeline:
-        """One run in the listed order, and its counted steps in time: one after the other, or as the link has them."""
+    def _span_us(self) -> float:
+        """One run in the listed order: its counted steps one after the other, or as the link has them."""
         took = {step.name: self._step(step, seed=0, checked=False) / 1000 for step in self.program.steps}
         if self._link is None:
-            counted = sum(took[step.name] for step in self.program.steps if step.counted)
-            return timeline.Timeline(span_us=counted, busy_us={}, steps={})
+            return sum(took[step.name] for step in self.program.steps if step.counted)
         for step in self.program.steps:
             if timeline.on_link(self._engine(step)):
                 carried = sum(self._size_bytes[name] for name in step.carried)
                 took[step.name] = self._link.message_us(carried)
-        return timeline.timeline(self.program, took, late=self._link.late)
+        return timeline.timeline(self.program, took, late=self._link.late).span_us
 
     def _release(self) -> None:
         for each in self.program.steps:
@@ -233,13 +230,13 @@ class CpuProgram:
         entry = self._entries[step.name]
         try:
             if isinstance(entry, native.NativeEntry):
-                done: native.Finished | native.Fault | Broken = self._runtime.launch(entry, launch, arguments)
+                done: native.Finished | native.Fault | str = self._runtime.launch(entry, launch, arguments)
             else:
                 done = entry.launch(launch, arguments, self._reachable())
         except native.NativeError as problem:
             raise ExecutionError(Outcome.LAUNCH_REFUSED, f"{step.name}: {problem}") from None
-        if isinstance(done, Broken):
-            raise ExecutionError(Outcome.CRASHED, f"{step.name}: {done.text}")
+        if isinstance(done, str):
+            raise ExecutionError(Outcome.CRASHED, f"{step.name}: {done}")
         if isinstance(done, native.Fault):
             refused = done.kind is native.FaultKind.BAD_LAUNCH
             outcome = Outcome.LAUNCH_REFUSED if refused else Outcome.CRASHED
@@ -248,8 +245,7 @@ class CpuProgram:
 
     def _reachable(self) -> dict[str, np.ndarray]:
         """What a kernel that is interpreted may touch: what is allocated now, and variables of other sources."""
-        live = {name: block.inside for name, block in self._blocks.items() if block.live}
-        return live | self._symbols
+        return {name: block.inside for name, block in self._blocks.items() if block.live} | self._symbols
 
     def _argument(self, argument: Argument, step: Step) -> native.Argument:
         if isinstance(argument, Pointer):

@@ -44,13 +44,6 @@ _MOST_THREADS = 1024
 Bytes = NDArray[np.uint8]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """A launch that a GPU would not have finished either; `text` says why, and at which line of the PTX."""
-
-    text: str
-
-
 def build(source: Source) -> Path | BuildFailed:
     """What the cpu device runs of a source: g++'s object, or a file of PTX where it is PTX or g++ does not take it."""
     if source.language is SourceLanguage.PTX:
@@ -97,7 +90,7 @@ class InterpretedModule:
         else:
             # What fails is named by its line here, also where `.loc` says which line of another file it is made from.
             self.loaded.module = dataclasses.replace(self.loaded.module, files={})
-        self._cache: Cache | None = Cache(self._library, H100.l2_bytes)
+        self.cache = Cache(self._library, H100.l2_bytes)
 
     def entry(self, name: str) -> InterpretedEntry:
         """A kernel, translated. NativeError where something in it is not known."""
@@ -115,38 +108,48 @@ class InterpretedModule:
         return self.loaded.image.view(next(each for each in self.loaded.module.variables if each.name == name))
 
     def close(self) -> None:
-        if self._cache is not None:
-            self._cache.close()
-            self._cache = None
+        self.cache.close()
 
-    def run(
-        self, entry: str, launch: NativeLaunch, arguments: Sequence[bytes], buffers: Mapping[str, Bytes]
-    ) -> Finished | Broken:
-        assert self._cache is not None
-        self._check(entry, launch)
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InterpretedEntry:
+    """A kernel that can be launched."""
+
+    module: InterpretedModule
+    name: str
+    argument_bytes: tuple[int, ...]
+
+    def launch(
+        self, launch: NativeLaunch, arguments: Sequence[Argument], buffers: Mapping[str, Bytes]
+    ) -> Finished | str:
+        """Runs one launch to its end; a text of one that a GPU would not have finished either says why, and at which
+        line of the PTX. `buffers`: all that it may touch beside the module's own variables, by names for people.
+        NativeError where it is refused."""
+        packed = native.pack(self.name, self.argument_bytes, arguments)
+        self._check(launch)
         shape = CountedShape(
             grid=launch.grid, block=launch.block, shared_bytes=launch.shared_bytes, cooperative=launch.cooperative
         )
         backwards = launch.checked and launch.seed % 2 == 1
+        memory, loaded, cache = list(buffers.values()), self.module.loaded, self.module.cache
         begun = time.thread_time_ns()
         try:
-            memory = list(buffers.values())
-            done = self.loaded.launch(entry, shape, arguments, memory, self._cache, H100, backwards=backwards)
+            done = loaded.launch(self.name, shape, packed, memory, cache, H100, backwards=backwards)
         except (PtxError, CountError) as problem:
             raise NativeError(str(problem)) from None
         if done.failed is not None:
-            return Broken(text=beside_buffers(done.failed, buffers))
+            return beside_buffers(done.failed, buffers)
         return Finished(elapsed_ns=time.thread_time_ns() - begun, switches=0)
 
-    def _check(self, entry: str, launch: NativeLaunch) -> None:
+    def _check(self, launch: NativeLaunch) -> None:
         """NativeError for a launch that the driver would refuse."""
-        head = ptx_entries.module(self.text).entries[entry]
+        loaded, head = self.module.loaded, ptx_entries.module(self.module.text).entries[self.name]
         threads = int(np.prod(launch.block))
         if not 0 < threads <= _MOST_THREADS or launch.block[2] > 64:
             raise NativeError("a block has 1 to 1024 threads, at most 1024 x 1024 x 64 a side")
         if 0 in launch.grid or launch.grid[1] > 65535 or launch.grid[2] > 65535:
             raise NativeError("a grid has 1 to 2147483647 x 65535 x 65535 blocks")
-        static = self.loaded.code(entry).layout.shared_bytes
+        static = loaded.code(self.name).layout.shared_bytes
         if static + launch.shared_bytes > MOST_SHARED_BYTES:
             raise NativeError(f"a block has at most {MOST_SHARED_BYTES} bytes of shared memory")
         blocks, together = (
@@ -160,28 +163,12 @@ class InterpretedModule:
         required, most = head.directive("reqntid"), head.directive("maxntid")
         if required is not None and launch.block != (*required, 1, 1)[:3]:
             raise NativeError(
-                f"{entry} is for blocks of {_sides(required)} threads (.reqntid), not {_sides(launch.block)}"
+                f"{self.name} is for blocks of {_sides(required)} threads (.reqntid), not {_sides(launch.block)}"
             )
         if most is not None and threads > int(np.prod(most)):
             raise NativeError(
-                f"{entry} is for blocks of at most {int(np.prod(most))} threads (.maxntid), not {threads}"
+                f"{self.name} is for blocks of at most {int(np.prod(most))} threads (.maxntid), not {threads}"
             )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class InterpretedEntry:
-    """A kernel that can be launched."""
-
-    module: InterpretedModule
-    name: str
-    argument_bytes: tuple[int, ...]
-
-    def launch(
-        self, launch: NativeLaunch, arguments: Sequence[Argument], buffers: Mapping[str, Bytes]
-    ) -> Finished | Broken:
-        """Runs one launch to its end. `buffers`: all that it may touch beside the module's own variables, by names for
-        people. NativeError where it is refused."""
-        return self.module.run(self.name, launch, native.pack(self, arguments), buffers)
 
 
 def _sides(sides: Sequence[int]) -> str:

@@ -1,22 +1,12 @@
-"""Loads the scheduler library and kernel objects, and runs launches in this process.
+"""Loads the scheduler library and kernel objects (`fusiond.build.cpu.commands`), and runs launches in this process.
 
-    g++ ... -o libfusiond_cpu.so                 commands.library(out)
-    g++ ... kernel.cpp -o kernel.so              commands.kernel(source, out), with the text of
-                                                 commands.translation_unit(lower(cuda_text), {"hist": "histogram"})
-
-    runtime = Runtime(Path("libfusiond_cpu.so"))
-    module = runtime.load(Path("kernel.so"))
-    hist = module.entry("hist")                  # FUSIOND_ENTRY(hist, histogram) in the kernel's text
-    done = runtime.launch(hist, NativeLaunch(grid=(512, 1, 1), block=(256, 1, 1), shared_bytes=80),
-                          [counts, x, np.int32(n), np.int32(20)])
-    if isinstance(done, Fault): ...              # else Finished(elapsed_ns=..., switches=...)
+    hist = runtime.load(Path("kernel.so")).entry("hist")     # FUSIOND_ENTRY(hist, histogram) in the kernel's text
+    runtime.launch(hist, NativeLaunch(grid=(512, 1, 1), block=(256, 1, 1), shared_bytes=80), [counts, x, np.int32(n)])
 
 An argument is a NumPy array (its address is passed; the kernel reads and writes it in place), a NumPy scalar, or
 the bytes of a struct. A launch runs in the calling thread, without the GIL; launches wait for each other. A kernel
 that spins for another thread never ends: run kernels in a child process with a time limit. After a `Fault` the process
-can go on, but a wild write may have damaged it: replace the child.
-
-The C side is runtime/abi.h; `ABI` and the structs below mirror it.
+can go on, but a wild write may have damaged it: replace the child. `ABI` and the structs mirror runtime/abi.h.
 """
 
 from __future__ import annotations
@@ -30,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +64,6 @@ class NativeLaunch:
     seed: int = 0  # 0: blocks and threads in order; any other: in a random order that the seed determines
     cooperative: bool = False  # all blocks alive at once: they may wait for each other
     checked: bool = False  # poison shared memory before each block and look for writes behind it; not for timing
-    stack_bytes: int = 0  # of one CUDA thread; 0: 1 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +187,7 @@ class Runtime:
 
     def launch(self, entry: NativeEntry, launch: NativeLaunch, arguments: Sequence[Argument]) -> Finished | Fault:
         """Runs one launch to its end; the arrays among `arguments` are read and written in place."""
-        packed = pack(entry, arguments)
+        packed = pack(entry.name, entry.argument_bytes, arguments)
         # Each value on an alignment that any type of the kernel may assume.
         starts = list(accumulate((_aligned(len(value)) for value in packed), initial=0))
         memory = ctypes.create_string_buffer(starts[-1] + _ALIGNMENT)
@@ -214,7 +203,6 @@ class Runtime:
             grid=launch.grid,
             block=launch.block,
             shared_bytes=launch.shared_bytes,
-            stack_bytes=launch.stack_bytes,
             seed=launch.seed,
         )
         report = _Report()
@@ -230,30 +218,20 @@ class Runtime:
         )
 
 
-class Packed(Protocol):
-    """A kernel, as far as its arguments go."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def argument_bytes(self) -> tuple[int, ...]: ...
-
-
-def pack(entry: Packed, arguments: Sequence[Argument]) -> list[bytes]:
-    """The bytes of each argument as the kernel takes it; the sizes are checked against the kernel's."""
-    if len(arguments) != len(entry.argument_bytes):
-        raise NativeError(f"{entry.name} takes {len(entry.argument_bytes)} arguments, not {len(arguments)}")
+def pack(kernel: str, sizes: Sequence[int], arguments: Sequence[Argument]) -> list[bytes]:
+    """The bytes of each argument as a kernel takes it that takes so many of each."""
+    if len(arguments) != len(sizes):
+        raise NativeError(f"{kernel} takes {len(sizes)} arguments, not {len(arguments)}")
     packed = []
-    for position, (argument, size) in enumerate(zip(arguments, entry.argument_bytes, strict=True)):
+    for position, (argument, size) in enumerate(zip(arguments, sizes, strict=True)):
         if isinstance(argument, np.ndarray):
             if not argument.flags.c_contiguous:
-                raise NativeError(f"argument {position} of {entry.name} is an array that is not contiguous")
+                raise NativeError(f"argument {position} of {kernel} is an array that is not contiguous")
             data = argument.ctypes.data.to_bytes(8, sys.byteorder)
         else:
             data = argument if isinstance(argument, bytes) else argument.tobytes()
         if len(data) != size:
-            raise NativeError(f"argument {position} of {entry.name} has {size} bytes, not {len(data)}")
+            raise NativeError(f"argument {position} of {kernel} has {size} bytes, not {len(data)}")
         packed.append(data)
     return packed
 

@@ -275,14 +275,12 @@ def test_a_message_takes_its_latency_and_its_bytes(scheduler_library: Path, shar
     assert loaded(link, shared_cache, one, fetch).sample_us(1) == pytest.approx(40), "pages go over the same link"
 
 
-def test_kernels_take_what_they_took_beside_the_copies(scheduler_library: Path, shared_cache: Path) -> None:
+def test_kernels_run_beside_the_copies(scheduler_library: Path, shared_cache: Path) -> None:
     launch = Launch(name="k", source="d", entry="k", grid=(1, 1, 1), block=(64, 1, 1),
                     arguments=(Pointer(buffer="b@"),), stream=1)  # fmt: skip
     up = Copy(name="up", source=("a",), target=("a@",))
-    found = loaded(Link(bytes_per_us=0.1, latency_us=0), shared_cache, up, launch).timed()
-    assert found.busy_us["up"] == pytest.approx(120_000)
-    assert 0 < found.busy_us["kernels"] < found.busy_us["up"]
-    assert found.span_us == pytest.approx(120_000), "the kernel is hidden behind the copy"
+    found = loaded(Link(bytes_per_us=0.1, latency_us=0), shared_cache, up, launch)
+    assert found.sample_us(1) == pytest.approx(120_000), "the kernel is hidden behind the copy"
 
 
 @pytest.mark.parametrize("text", ["12", "12GB/s", "0GB/s,8us", "12GB/s,8ms", "GB/s,us", "12GB/s,8us,early"])

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fusiond.cuda.capture.code import KernelCode, dtype
-from fusiond.cuda.capture.regions import Region, Regions
+from fusiond.cuda.capture.regions import MemoryRegion, Regions
 from fusiond.cuda.capture.trace import CapturedArgument, CapturedLaunch, CapturedPlace
 from fusiond.cuda.recording.group_job import drawn_fill
 from fusiond.model.gpu.demangling import demangled
@@ -121,7 +121,7 @@ class _Filling:
             raise Undescribed(f"{root['entry']} takes {took}")
         self._sizes = self._varying()
         self._used: set[str] = set()
-        self._wholes: dict[Region, _Whole] = {}
+        self._wholes: dict[MemoryRegion, _Whole] = {}
         for number, argument in enumerate(self._launch.arguments):
             for at, place in argument.places:
                 self._wholes.setdefault(regions.of(place), _Whole([])).addresses.append((place.offset, number, at))

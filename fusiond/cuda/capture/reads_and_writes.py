@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusiond.cuda.capture.code import code_of
-from fusiond.cuda.capture.regions import Region, Regions
+from fusiond.cuda.capture.regions import MemoryRegion, Regions
 from fusiond.cuda.capture.trace import (
     CapturedCopy,
     CapturedEvent,
@@ -71,7 +71,7 @@ class CapturedMemory:
                         found.append(Touched(where, 0, max(size, 1), use.read, use.written))
         return tuple(found)
 
-    def region(self, touched: Touched) -> Region:
+    def region(self, touched: Touched) -> MemoryRegion:
         """Of what is in an allocation."""
         assert isinstance(touched.where, int)
         return self._regions.of(CapturedPlace(self._allocations[touched.where - 1], touched.low))

@@ -12,7 +12,7 @@ CuPy's hand out multiples of 512 bytes); each of these addresses then begins a r
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class MemoryRegion:
     allocation: int
     low: int
     high: int  #: Bytes from the beginning of the allocation
@@ -30,8 +30,8 @@ class Regions:
                         starts[place.allocation.number].add(place.offset)
         self._pools = {number: sorted({0, *each}) for number, each in starts.items() if len(each) >= POOL_PARTS}
 
-    def of(self, place: CapturedPlace) -> Region:
+    def of(self, place: CapturedPlace) -> MemoryRegion:
         starts = self._pools.get(place.allocation.number, [0])
         at = bisect.bisect_right(starts, place.offset)
         high = starts[at] if at < len(starts) else place.allocation.size_bytes
-        return Region(place.allocation.number, starts[at - 1], high)
+        return MemoryRegion(place.allocation.number, starts[at - 1], high)

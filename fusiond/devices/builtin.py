@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fusiond.devices.base import DeviceProvider
-from fusiond.devices.counted.provider import CountedProvider
+from fusiond.devices.counted import CountedProvider
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.strategy.hookspecs import hookimpl

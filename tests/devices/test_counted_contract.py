@@ -3,7 +3,7 @@
 import pytest
 
 from fusiond.devices.base import DeviceProvider
-from fusiond.devices.counted.provider import CountedProvider
+from fusiond.devices.counted import CountedProvider
 from fusiond.testing.devices import DeviceContract
 
 pytestmark = pytest.mark.needs_nvcc

@@ -7,7 +7,7 @@ import pytest
 
 from fusiond.build import nvcc
 from fusiond.devices.base import DeviceProvider, ExecutionError, Loaded
-from fusiond.devices.counted.provider import CountedProvider
+from fusiond.devices.counted import CountedProvider
 from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.model.outcomes import BuildFailed, Outcome
 from fusiond.model.program import Role, Source, SourceLanguage

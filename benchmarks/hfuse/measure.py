@@ -307,6 +307,14 @@ def representative(bench: Bench, points: Sequence[dict[str, Any]], jobs_: Sequen
         "ratio": chosen["ratio"],
         "evidence": bench.device.evidence,
         "native": native,
-        "native_issue_slot_pct": counters.together(list(native.values())),
+        "native_issue_slot_pct": _together(list(native.values())),
         **fused,
     }
+
+
+def _together(kernels: Sequence[Mapping[str, Any]]) -> float | None:
+    """The issue-slot utilisation of several kernels, weighted by their cycles (section IV-A's formula)."""
+    known = [(each["issue_slot_pct"], each["cycles"]) for each in kernels]
+    if not known or any(slot is None or not cycles for slot, cycles in known):
+        return None
+    return round(float(sum(slot * cycles for slot, cycles in known) / sum(cycles for _, cycles in known)), 2)

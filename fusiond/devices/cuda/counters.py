@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -153,11 +153,3 @@ def figures(values: Mapping[str, float]) -> dict[str, float | None]:
         stalls = 100 * sum(values.get(each, 0.0) for each in MEMORY) / waiting if waiting > 0 else 0.0
     found = (values.get(ISSUE), stalls, values.get(OCCUPANCY), values.get(CYCLES))
     return {name: None if value is None else round(value, 2) for name, value in zip(FIELDS, found, strict=True)}
-
-
-def together(kernels: Sequence[Mapping[str, Any]]) -> float | None:
-    """The issue-slot utilisation of several kernels, weighted by their cycles (section IV-A's formula)."""
-    known = [(each["issue_slot_pct"], each["cycles"]) for each in kernels]
-    if not known or any(slot is None or not cycles for slot, cycles in known):
-        return None
-    return round(float(sum(slot * cycles for slot, cycles in known) / sum(cycles for _, cycles in known)), 2)

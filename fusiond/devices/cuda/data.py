@@ -86,7 +86,7 @@ class DeviceData:
     def broken_guards(self, loaded: Loaded) -> tuple[str, ...]:
         assert isinstance(loaded, CudaProgram)
         with named("looking at the guard zones"):
-            if not self._kernels.broken_guards(loaded.guard_zones()) and not loaded.broken_host_guards():
+            if not self._kernels.broken_guards(loaded.memory.guard_zones()) and not loaded.memory.broken_host_guards():
                 return ()
         return loaded.broken_guards()
 
@@ -205,4 +205,4 @@ class DeviceData:
 
 def _address(loaded: Loaded, buffer: Buffer) -> int | None:
     assert isinstance(loaded, CudaProgram)
-    return loaded.device_address(buffer.name)
+    return loaded.memory.device_address(buffer.name)

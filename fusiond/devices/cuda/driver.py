@@ -14,7 +14,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_ulonglong, c_void_p
-from dataclasses import dataclass
+from typing import Any
 
 from fusiond.model.errors import FusiondError
 
@@ -50,14 +50,6 @@ class Attribute:
     BLOCKS_PER_SM = 106
     RESERVED_SHARED_BYTES_PER_BLOCK = 111
     CONCURRENT_MANAGED_ACCESS = 89
-
-
-@dataclass(frozen=True, slots=True)
-class CudaGraph:
-    """A CUDA graph, ready to be launched: handles of the graph and of its executable form."""
-
-    graph: int
-    executable: int
 
 
 class _CopyAttributes(ctypes.Structure):
@@ -141,6 +133,12 @@ class Driver:
         if status != 0:
             raise DriverError(name, *self.error(status))
 
+    def asked(self, kind: Any, name: str, *arguments: object) -> int:
+        """What a function says, or the handle of what it makes, by its first argument: a pointer to a ctypes `kind`."""
+        value = kind()
+        self.call(name, byref(value), *arguments)
+        return value.value or 0
+
     def error(self, status: int) -> tuple[str, str]:
         """Name and text of an error code."""
         found = []
@@ -154,14 +152,11 @@ class Driver:
 
     def version(self) -> str:
         """The newest CUDA that this driver speaks: `13.0`."""
-        number = c_int()
-        self.call("cuDriverGetVersion", byref(number))
-        return f"{number.value // 1000}.{number.value % 1000 // 10}"
+        number = self.asked(c_int, "cuDriverGetVersion")
+        return f"{number // 1000}.{number % 1000 // 10}"
 
     def count(self) -> int:
-        number = c_int()
-        self.call("cuDeviceGetCount", byref(number))
-        return number.value
+        return self.asked(c_int, "cuDeviceGetCount")
 
     def name(self, device: int) -> str:
         """As the driver calls the model: `NVIDIA H200`."""
@@ -177,19 +172,13 @@ class Driver:
         return f"{prefix}-{uuid.UUID(bytes=raw.raw)}"
 
     def memory_bytes(self, device: int) -> int:
-        size = c_size_t()
-        self.call("cuDeviceTotalMem_v2", byref(size), self._handle(device))
-        return size.value
+        return self.asked(c_size_t, "cuDeviceTotalMem_v2", self._handle(device))
 
     def attribute(self, device: int, attribute: int) -> int:
-        value = c_int()
-        self.call("cuDeviceGetAttribute", byref(value), attribute, self._handle(device))
-        return value.value
+        return self.asked(c_int, "cuDeviceGetAttribute", attribute, self._handle(device))
 
     def _handle(self, device: int) -> int:
-        handle = c_int()
-        self.call("cuDeviceGet", byref(handle), device)
-        return handle.value
+        return self.asked(c_int, "cuDeviceGet", device)
 
     # --- graphs -----------------------------------------------------------------------------------------
 
@@ -197,26 +186,25 @@ class Driver:
         """What is enqueued on the stream from now on, and on streams that wait for it, becomes a graph."""
         self.call("cuStreamBeginCapture_v2", stream, _CAPTURE_THREAD_LOCAL)
 
-    def end_capture(self, stream: int) -> CudaGraph:
-        graph, executable = c_void_p(), c_void_p()
+    def end_capture(self, stream: int) -> int:
+        """The graph, ready to be launched."""
+        graph = c_void_p()
         self.call("cuStreamEndCapture", stream, byref(graph))
-        self.call("cuGraphInstantiateWithFlags", byref(executable), graph, 0)
-        return CudaGraph(graph.value or 0, executable.value or 0)
+        executable = self.asked(c_void_p, "cuGraphInstantiateWithFlags", graph, 0)
+        self.call("cuGraphDestroy", graph)
+        return executable
 
-    def launch_graph(self, graph: CudaGraph, stream: int) -> None:
-        self.call("cuGraphLaunch", graph.executable, stream)
+    def launch_graph(self, graph: int, stream: int) -> None:
+        self.call("cuGraphLaunch", graph, stream)
 
-    def destroy_graph(self, graph: CudaGraph) -> None:
-        self.call("cuGraphExecDestroy", graph.executable)
-        self.call("cuGraphDestroy", graph.graph)
+    def destroy_graph(self, graph: int) -> None:
+        self.call("cuGraphExecDestroy", graph)
 
     # --- memory -----------------------------------------------------------------------------------------
 
     def allocate(self, size_bytes: int, stream: int) -> int:
         """Stream-ordered allocation (cudaMallocAsync); the address."""
-        address = c_ulonglong()
-        self.call("cuMemAllocAsync", byref(address), size_bytes, stream)
-        return address.value
+        return self.asked(c_ulonglong, "cuMemAllocAsync", size_bytes, stream)
 
     def free(self, address: int, stream: int) -> None:
         self.call("cuMemFreeAsync", address, stream)
@@ -226,16 +214,12 @@ class Driver:
 
     def current(self) -> int:
         """The handle of the device whose context is current."""
-        handle = c_int()
-        self.call("cuCtxGetDevice", byref(handle))
-        return handle.value
+        return self.asked(c_int, "cuCtxGetDevice")
 
     @property
     def prefetches(self) -> bool:
         """Whether the current device takes managed memory ahead of its use: all since Pascal, under Linux."""
-        value = c_int()
-        self.call("cuDeviceGetAttribute", byref(value), Attribute.CONCURRENT_MANAGED_ACCESS, self.current())
-        return value.value != 0
+        return self.asked(c_int, "cuDeviceGetAttribute", Attribute.CONCURRENT_MANAGED_ACCESS, self.current()) != 0
 
     def prefetch(self, address: int, size_bytes: int, stream: int, *, to_device: bool) -> None:
         """Move managed memory, to the current device or to the host. (The function of this name is the one that takes

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fusiond.devices.cuda import arguments
+from fusiond.devices.cuda import modules
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.memory import DeviceAllocation, PooledBlock, ProgramMemory
@@ -177,7 +177,7 @@ class Issuer:
     def _arguments(self, step: Launch) -> bytes:
         if step.name not in self._packed:
             entry = self._kernels[step.source, step.entry][1]
-            self._packed[step.name] = arguments.pack(step, entry, self._memory.address)
+            self._packed[step.name] = modules.pack(step, entry, self._memory.address)
         return self._packed[step.name]
 
     def _launch(self, step: Launch, stream: Any) -> None:

@@ -12,18 +12,19 @@ loop in C and the wall clock takes the time, with the device idle at both ends.
 import contextlib
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from fusiond.devices.base import Array, ExecutionError
-from fusiond.devices.cuda import arguments, loop, loop_code
-from fusiond.devices.cuda.driver import CudaGraph, Driver, DriverError
+from fusiond.devices.cuda import loop, loop_code
+from fusiond.devices.cuda.driver import Driver, DriverError
 from fusiond.devices.cuda.failures import named
 from fusiond.devices.cuda.issue import BareLaunch, Issuer, Streams
 from fusiond.devices.cuda.memory import ProgramMemory, refuse_too_much
-from fusiond.devices.cuda.modules import DriverFunction, DriverModule
+from fusiond.devices.cuda.modules import DriverFunction, DriverModule, check_arguments
 from fusiond.devices.cuda.spans import MOST_COMMANDS, EventPair, Parts, Spans
 from fusiond.devices.host import HostLibrary
 from fusiond.model.gpu.entry_table import EntryName, EntryTable, read_table
@@ -77,8 +78,8 @@ class CudaProgram:
         self._ran = False
         """Whether all that is enqueued in a sample was enqueued before, with no gate in front of it."""
         self._binaries = binaries
-        self._graphs: dict[int, CudaGraph] = {}
-        """Number of a piece -> its graph; empty where nothing is captured."""
+        self._graphs: dict[int, int] = {}
+        """Number of a piece -> the handle of its graph; empty where nothing is captured."""
         self._loop: loop.TimedLoop | None = None
         self._loop_sought = False
         self._modules: dict[str, DriverModule] = {}
@@ -91,7 +92,7 @@ class CudaProgram:
         self._functions = self._kernels()
         with named("allocating the buffers"):
             refuse_too_much(cuda, program)
-            self._memory = ProgramMemory(cuda, program, self._symbols())
+            self.memory = ProgramMemory(cuda, program, self._symbols())
         try:
             self._streams = Streams(cuda, {step.stream for step in program.steps})
             counted = [index for index, step in enumerate(program.steps) if step.counted]
@@ -103,7 +104,7 @@ class CudaProgram:
             if program.issue == "graph":
                 parts = (self._before, *self._pieces, self._after)
             self._issuer = Issuer(
-                cuda, driver, program, self._memory, self._streams, self._functions, self._hosts, parts
+                cuda, driver, program, self.memory, self._streams, self._functions, self._hosts, parts
             )
             blocking = blocking_steps(program)
             held_up = any(step.name in blocking for step in self._body)
@@ -120,36 +121,23 @@ class CudaProgram:
 
     def write(self, buffer: str, data: Array) -> None:
         with named(f"writing {buffer!r}"):
-            self._memory.write(buffer, data)
+            self.memory.write(buffer, data)
 
     def read(self, buffer: str) -> Array:
         with named(f"reading {buffer!r}"):
-            return self._memory.read(buffer)
+            return self.memory.read(buffer)
 
     def snapshot(self, *, outputs: bool = False) -> None:
         with named("keeping a copy of the buffers that are written"):
-            self._memory.snapshot(outputs=outputs)
+            self.memory.snapshot(outputs=outputs)
 
     def restore(self) -> None:
         with named("restoring the inout buffers"):
-            self._memory.restore()
+            self.memory.restore()
 
     def broken_guards(self) -> tuple[str, ...]:
         with named("reading the guard zones"):
-            return self._memory.broken_guards()
-
-    def device_address(self, buffer: str) -> int | None:
-        """Where a buffer lies on the device; None where it is host memory."""
-        block, offset = self._memory.place(buffer)
-        return None if block.array is not None else block.address + offset
-
-    def guard_zones(self) -> tuple[int, ...]:
-        """The addresses of the guard zones on the device, each of GUARD_BYTES bytes."""
-        return self._memory.guard_zones()
-
-    def broken_host_guards(self) -> bool:
-        """Whether a guard zone was written to in host memory."""
-        return self._memory.broken_host_guards()
+            return self.memory.broken_guards()
 
     # --- issued by others -------------------------------------------------------------------------------
 
@@ -221,7 +209,7 @@ class CudaProgram:
                 self._loop.close()
             for each in self._modules.values():
                 each.unload()
-            self._memory.free()
+            self.memory.free()
         self._graphs.clear()
         self._loop = None
         self._modules.clear()
@@ -229,7 +217,7 @@ class CudaProgram:
     # --- timing -----------------------------------------------------------------------------------------
 
     def _parts(self) -> Parts:
-        copies = self._memory.restored_on_device
+        copies = self.memory.restored_on_device
         on_stream = copies is not None and not self._before and not self._after
 
         def body(uncounted: list[EventPair]) -> None:
@@ -243,7 +231,7 @@ class CudaProgram:
             body=body,
             after=lambda: self._issuer.issue(self._after),
             restore=self.restore,
-            restore_on=self._memory.restore_on if on_stream else None,
+            restore_on=self.memory.restore_on if on_stream else None,
             restored=copies or 0,
             wait=self._wait,
         )
@@ -343,36 +331,29 @@ class CudaProgram:
                 with named(f"loading {step.entry}"):
                     found[name] = self._modules[step.source].get_function(entry.mangled), entry
             function, entry = found[name]
-            arguments.check(step, tuple(each.size_bytes for each in entry.parameters))
+            check_arguments(step, tuple(each.size_bytes for each in entry.parameters))
             with named(f"step {step.name!r}"):
                 static = function.get_attribute(attribute.SHARED_SIZE_BYTES)
                 registers = function.get_attribute(attribute.NUM_REGS)
                 most = function.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
-            threads = step.block[0] * step.block[1] * step.block[2]
+            threads = math.prod(step.block)
             problem = launch_problem(self._limits, registers, static + step.shared_bytes, threads)
             if problem is None and threads > most:
                 problem = f"{threads} threads per block, {step.entry} allows {most} (its registers or launch bounds)"
             if problem is not None:
                 raise ExecutionError(Outcome.LAUNCH_REFUSED, f"step {step.name!r}: {problem}")
         for (source, text), (function, _) in found.items():
-            most_shared = self._most_shared(source, text)
-            if most_shared:
+            launches = [step for step in self.program.launches if (step.source, step.entry) == (source, text)]
+            if most_shared := max(step.shared_bytes for step in launches):
                 with named(f"giving {text} {most_shared} bytes of shared memory"):
                     function.set_attribute(attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, most_shared)
-        for step in self.program.launches:
-            if step.carveout_pct is not None:
+            for step in launches:
                 with named(f"step {step.name!r}"):
-                    function = found[step.source, step.entry][0]
-                    function.set_attribute(attribute.PREFERRED_SHARED_MEMORY_CARVEOUT, step.carveout_pct)
-            if step.cooperative:
-                with named(f"step {step.name!r}"):
-                    function = found[step.source, step.entry][0]
-                    function.check_residency(step, self._limits.multiprocessors)
+                    if step.carveout_pct is not None:
+                        function.set_attribute(attribute.PREFERRED_SHARED_MEMORY_CARVEOUT, step.carveout_pct)
+                    if step.cooperative:
+                        function.check_residency(step, self._limits.multiprocessors)
         return found
-
-    def _most_shared(self, source: str, entry: str) -> int:
-        """The most dynamic shared memory that a launch of this kernel asks for, in bytes."""
-        return max(step.shared_bytes for step in self.program.launches if (step.source, step.entry) == (source, entry))
 
     def _symbols(self) -> dict[str, tuple[int, int]]:
         """Buffer -> address and size of the module's variable that it is."""
@@ -432,9 +413,8 @@ class CudaProgram:
             return None
         for step in self.program.steps:
             if isinstance(step, HostCall):
-                arguments.check(step, hosts[step.source].sizes(step.entry))
+                check_arguments(step, hosts[step.source].sizes(step.entry))
         with named("preparing the loop"):
             kernels = {step.name: self._functions[step.source, step.entry][0].handle for step in self.program.launches}
-            numbers = {number: index for index, number in enumerate(self._streams.by_number)}
-            handles = [stream.handle for stream in self._streams.by_number.values()]
-            return loop.TimedLoop(library, self._driver, self.program, self._memory, kernels, hosts, handles, numbers)
+            streams = {number: int(stream.handle) for number, stream in self._streams.by_number.items()}
+            return loop.TimedLoop(library, self._driver, self.program, self.memory, kernels, hosts, streams)

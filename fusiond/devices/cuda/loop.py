@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
 from fusiond.devices.base import ExecutionError
-from fusiond.devices.cuda import arguments
 from fusiond.devices.cuda.driver import THE_HOST, Driver
 from fusiond.devices.cuda.failures import outcome_of
 from fusiond.devices.cuda.loop_code import HostFunctions
 from fusiond.devices.cuda.memory import ProgramMemory
+from fusiond.devices.cuda.modules import value_bytes
 from fusiond.model.program import (
     Alloc,
     Argument,
@@ -84,35 +84,34 @@ class TimedLoop:
         memory: ProgramMemory,
         kernels: Mapping[str, int],
         hosts: Mapping[str, HostFunctions],
-        streams: Sequence[int],
-        numbers: Mapping[int, int],
+        streams: Mapping[int, int],
     ) -> None:
-        """`kernels`: step name -> function handle; `streams`: handles; `numbers`: a step's stream -> index in
-        `streams`."""
-        self._driver = driver
-        self._program = program
-        self._memory = memory
+        """`kernels`: step name -> function handle; `streams`: a step's stream -> its handle."""
+        self._driver, self._program, self._memory = driver, program, memory
+        self._kernels, self._hosts = kernels, hosts
         self._run = library.fusiond_run
         self._run.restype = c_int
         self._table = (c_void_p * len(_DRIVER_FUNCTIONS))(*(driver.address(each) for each in _DRIVER_FUNCTIONS))
-        self._streams = (c_void_p * len(streams))(*streams)
+        self._numbers = {stream: index for index, stream in enumerate(streams)}
+        self._streams = (c_void_p * len(streams))(*streams.values())
         self._keep: list[object] = []
         """What the C side points to."""
-        self._events: dict[str, int] = {}
         self._pooled = pooled_frees(program)
         self._in_pool = {step.arena for step in program.steps if isinstance(step, Alloc) and step.pooled}
         self._slots = {each.name: c_uint64(memory.address(each.name)) for each in program.buffers}
         self._homes = homes(program)
         self._bases = {step.arena: c_uint64(0) for step in program.steps if isinstance(step, Alloc | Free)}
         counted = [index for index, step in enumerate(program.steps) if step.counted]
-        self._first, self._last = counted[0], counted[-1]
-        by_name = {step.name: step for step in program.steps}
-        awaited = {name for step in program.steps for name in step.after if by_name[name].stream != step.stream}
-        for name in awaited:
-            event = c_void_p()
-            driver.call("cuEventCreate", byref(event), _EVENT_WITHOUT_TIMING)
-            self._events[name] = event.value or 0
-        made = [self._step(each, kernels, hosts, numbers, by_name) for each in program.steps]
+        self._counted = counted[0], counted[-1]
+        streams_of = {step.name: step.stream for step in program.steps}
+        self._waits = {
+            step.name: [name for name in step.after if streams_of[name] != step.stream] for step in program.steps
+        }
+        self._events = {
+            name: driver.asked(c_void_p, "cuEventCreate", _EVENT_WITHOUT_TIMING)
+            for name in {name for names in self._waits.values() for name in names}
+        }
+        made = [self._step(each) for each in program.steps]
         self._steps = (_Step * len(made))(*made)
 
     def span_us(self) -> float:
@@ -120,17 +119,9 @@ class TimedLoop:
         for name, slot in self._slots.items():
             slot.value = self._memory.address(name)
         span, failed = c_double(), c_int()
-        status = self._run(
-            self._table,
-            self._steps,
-            len(self._steps),
-            self._first,
-            self._last,
-            self._streams,
-            len(self._streams),
-            byref(span),
-            byref(failed),
-        )
+        steps, streams = self._steps, self._streams
+        ends = byref(span), byref(failed)
+        status = self._run(self._table, steps, len(steps), *self._counted, streams, len(streams), *ends)
         if status != 0:
             name, text = self._driver.error(status)
             step = self._program.steps[failed.value].name
@@ -160,23 +151,16 @@ class TimedLoop:
                 libc.free(c_void_p(base.value))
             base.value = 0
 
-    def _step(
-        self,
-        step: Step,
-        kernels: Mapping[str, int],
-        hosts: Mapping[str, HostFunctions],
-        numbers: Mapping[int, int],
-        by_name: Mapping[str, Step],
-    ) -> _Step:
-        made = _Step(stream=numbers[step.stream], done=self._events.get(step.name))
-        waits = [self._events[name] for name in step.after if by_name[name].stream != step.stream]
+    def _step(self, step: Step) -> _Step:
+        made = _Step(stream=self._numbers[step.stream], done=self._events.get(step.name))
+        waits = [self._events[name] for name in self._waits[step.name]]
         made.waits, made.events = len(waits), self._array(waits)
         if isinstance(step, Launch):
-            made.kind, made.function = _TOGETHER if step.cooperative else _LAUNCH, kernels[step.name]
+            made.kind, made.function = _TOGETHER if step.cooperative else _LAUNCH, self._kernels[step.name]
             made.shape = (*step.grid, *step.block, step.shared_bytes)
             made.values = self._values(step.arguments)
         elif isinstance(step, HostCall):
-            made.kind, made.function = _HOST, hosts[step.source].address(step.entry)
+            made.kind, made.function = _HOST, self._hosts[step.source].address(step.entry)
             made.values = self._values(step.arguments)
         elif isinstance(step, Copy):
             self._copy(made, step)
@@ -197,12 +181,8 @@ class TimedLoop:
     def _copy(self, made: _Step, step: Copy) -> None:
         source, _, made.bytes = self._memory.span(step.source)
         target, _, _ = self._memory.span(step.target)
-        made.kind = {
-            (True, False): _TO_DEVICE,
-            (False, True): _TO_HOST,
-            (False, False): _WITHIN_DEVICE,
-            (True, True): _WITHIN_HOST,
-        }[source.array is not None, target.array is not None]
+        kinds = (_WITHIN_DEVICE, _TO_HOST), (_TO_DEVICE, _WITHIN_HOST)
+        made.kind = kinds[source.array is not None][target.array is not None]
         made.source = ctypes.pointer(self._slots[step.source[0]])
         made.target = ctypes.pointer(self._slots[step.target[0]])
 
@@ -234,7 +214,7 @@ class TimedLoop:
             if isinstance(argument, Pointer):
                 places.append(ctypes.addressof(self._slots[argument.buffer]))
                 continue
-            data = ctypes.create_string_buffer(arguments.value_bytes(argument, self._memory.address))
+            data = ctypes.create_string_buffer(value_bytes(argument, self._memory.address))
             self._keep.append(data)
             places.append(ctypes.addressof(data))
         return self._array(places)

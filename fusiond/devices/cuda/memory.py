@@ -160,6 +160,11 @@ class ProgramMemory:
         block, offset = self.place(name)
         return block.address + offset
 
+    def device_address(self, name: str) -> int | None:
+        """Where a buffer lies on the device; None where it is host memory."""
+        block, offset = self.place(name)
+        return None if block.array is not None else block.address + offset
+
     def span(self, names: Sequence[str]) -> tuple[DeviceAllocation, int, int]:
         """Allocation, offset and bytes of a run of neighbouring buffers, from the first's start to the last's end."""
         block, start = self.place(names[0])

@@ -1,30 +1,31 @@
-"""Modules and kernels of Programs, loaded through ctypes: PyCUDA has no cooperative launch and shows no handles."""
+"""Modules and kernels of Programs, loaded through ctypes: PyCUDA has no cooperative launch and shows no handles; and
+arguments as bytes, laid out as a kernel's entry table says. A mismatch is found here: the driver would read on."""
 
 from __future__ import annotations
 
 import ctypes
+import math
+from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_ulonglong, c_void_p
 from typing import Any
 
 from fusiond.devices.base import ExecutionError
 from fusiond.devices.cuda.driver import Driver
 from fusiond.model.gpu.entry_table import EntryName
+from fusiond.model.language.narrow import scalar
 from fusiond.model.outcomes import Outcome
-from fusiond.model.program import Launch
+from fusiond.model.program import Argument, Bytes, HostCall, Launch, Pointer
 
 
 class DriverModule:
     """What is loaded of one source."""
 
     def __init__(self, driver: Driver, image: bytes) -> None:
-        self._driver, handle = driver, c_void_p()
-        driver.call("cuModuleLoadData", byref(handle), image)
-        self._handle = handle.value or 0
+        self._driver, self._handle = driver, driver.asked(c_void_p, "cuModuleLoadData", image)
 
     def get_function(self, name: str) -> DriverFunction:
-        function = c_void_p()
-        self._driver.call("cuModuleGetFunction", byref(function), self._handle, name.encode())
-        return DriverFunction(self._driver, function.value or 0)
+        found = self._driver.asked(c_void_p, "cuModuleGetFunction", self._handle, name.encode())
+        return DriverFunction(self._driver, found)
 
     def get_global(self, name: str) -> tuple[int, int]:
         """Address and size in bytes of a variable."""
@@ -44,24 +45,21 @@ class DriverFunction:
         self.handle = handle
 
     def get_attribute(self, attribute: Any) -> int:
-        value = c_int()
-        self._driver.call("cuFuncGetAttribute", byref(value), int(attribute), self.handle)
-        return value.value
+        return self._driver.asked(c_int, "cuFuncGetAttribute", int(attribute), self.handle)
 
     def set_attribute(self, attribute: Any, value: int) -> None:
         self._driver.call("cuFuncSetAttribute", self.handle, int(attribute), value)
 
     def check_residency(self, step: Launch, multiprocessors: int) -> None:
         """A grid whose blocks wait for each other must fit as a whole: ExecutionError where it does not."""
-        threads, each = step.block[0] * step.block[1] * step.block[2], c_int()
         ask = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-        self._driver.call(ask, byref(each), self.handle, threads, step.shared_bytes)
-        most, blocks = each.value * multiprocessors, step.grid[0] * step.grid[1] * step.grid[2]
+        each = self._driver.asked(c_int, ask, self.handle, math.prod(step.block), step.shared_bytes)
+        most, blocks = each * multiprocessors, math.prod(step.grid)
         if blocks > most:
             raise ExecutionError(
                 Outcome.LAUNCH_REFUSED,
                 f"step {step.name!r}: a cooperative grid of {blocks} blocks; {most} are resident at once"
-                f" ({each.value} on each of {multiprocessors} multiprocessors)",
+                f" ({each} on each of {multiprocessors} multiprocessors)",
             )
 
     def launch(self, step: Launch, entry: EntryName, packed: bytes, stream: int) -> None:
@@ -74,3 +72,41 @@ class DriverFunction:
             self._driver.call("cuLaunchCooperativeKernel", *given)
         else:
             self._driver.call("cuLaunchKernel", *given, None)
+
+
+def value_bytes(argument: Argument, address: Callable[[str], int]) -> bytes:
+    """One argument's bytes; `address` tells where a buffer is."""
+    if isinstance(argument, Pointer):
+        return address(argument.buffer).to_bytes(8, "little")
+    if isinstance(argument, Bytes):
+        return argument.filled(address)
+    try:
+        return scalar(argument.dtype, argument.value).tobytes()
+    except (OverflowError, TypeError, ValueError) as problem:
+        raise ExecutionError(
+            Outcome.LAUNCH_REFUSED, f"{argument.value!r} is not of type {argument.dtype}: {problem}"
+        ) from None
+
+
+def check_arguments(step: Launch | HostCall, sizes: tuple[int, ...]) -> None:
+    """Refuse a step whose arguments are not those of its function: number, and bytes of each."""
+    given = [len(value_bytes(each, lambda _: 0)) for each in step.arguments]
+    if len(given) != len(sizes):
+        raise ExecutionError(
+            Outcome.LAUNCH_REFUSED, f"step {step.name!r} passes {len(given)} arguments, {step.entry} takes {len(sizes)}"
+        )
+    for index, (have, want) in enumerate(zip(given, sizes, strict=True)):
+        if have != want:
+            raise ExecutionError(
+                Outcome.LAUNCH_REFUSED,
+                f"step {step.name!r}: argument {index} has {have} bytes, {step.entry} takes {want} there",
+            )
+
+
+def pack(step: Launch, entry: EntryName, address: Callable[[str], int]) -> bytes:
+    """The argument buffer of a launch."""
+    packed = bytearray(entry.argument_bytes)
+    for parameter, argument in zip(entry.parameters, step.arguments, strict=True):
+        start = parameter.offset_bytes
+        packed[start : start + parameter.size_bytes] = value_bytes(argument, address)
+    return bytes(packed)

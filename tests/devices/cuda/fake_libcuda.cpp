@@ -688,7 +688,10 @@ int cuStreamEndCapture(void*, void** graph) {
     *graph = nullptr;
     return 901;
 }
-int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long) { *executable = graph; return 0; }
+int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long) {
+    *executable = new Graph(*(Graph*)graph);
+    return 0;
+}
 int cuGraphLaunch(void* graph, void* stream) {
     say("graph on %p", stream);
     if (!((Graph*)graph)->uploaded) timeline::wait_implicitly();
@@ -701,7 +704,7 @@ int cuGraphLaunch(void* graph, void* stream) {
     timeline::host_us += timeline::knobs.launch_us;
     return 0;
 }
-int cuGraphExecDestroy(void*) { return 0; }
+int cuGraphExecDestroy(void* graph) { delete (Graph*)graph; return 0; }
 int cuGraphDestroy(void* graph) { delete (Graph*)graph; return 0; }
 
 #include "fake_watched.h"

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from fusiond.model.nouns import Job
     from fusiond.model.outcomes import JobState
     from fusiond.requests.planning import Plan
-    from fusiond.service.client.aio import AsyncClient
     from fusiond.service.client.answers import Answer, DeviceName, Judgement, Unfused, WorkloadName
     from fusiond.service.client.client import Client
     from fusiond.service.client.functions import best, export, plan, tune
@@ -44,7 +43,6 @@ __version__ = "0.2.0"
 __all__ = [
     "Ambiguous",
     "Answer",
-    "AsyncClient",
     "Client",
     "DaemonError",
     "DeviceError",
@@ -70,7 +68,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "fusiond.service.client.aio": ("AsyncClient",),
     "fusiond.service.client.answers": ("Answer", "DeviceName", "Judgement", "Unfused", "WorkloadName"),
     "fusiond.service.client.client": ("Client",),
     "fusiond.service.client.functions": ("best", "export", "plan", "tune"),

@@ -7,7 +7,7 @@ import pytest
 import fusiond
 
 NAMES = [
-    "Ambiguous", "Answer", "AsyncClient", "Client", "DaemonError", "DeviceError", "DeviceName", "FusiondError", "Job",
+    "Ambiguous", "Answer", "Client", "DaemonError", "DeviceError", "DeviceName", "FusiondError", "Job",
     "JobRow", "JobState", "Judgement", "MachineFault", "NothingKnown", "Plan", "Progress", "RequestError", "StoreError",
     "Unfused", "WorkloadName", "__version__", "best", "export", "plan", "tune",
 ]  # fmt: skip
@@ -28,13 +28,6 @@ device: cpu
 sizes: {elements: 512}
 search: {trials: 3, seed: 1}
 """
-
-
-def test_the_twins_have_the_same_methods() -> None:
-    def methods(kind: type) -> set[str]:
-        return {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
-
-    assert methods(fusiond.AsyncClient) == methods(fusiond.Client)
 
 
 def test_an_answer_keeps_what_is_newer_than_itself() -> None:

@@ -1,7 +1,6 @@
 """`fusiond best` for what a job or the files of a folder ask, with the plugins of this environment. What was tuned is
 made up: a record of a job is what counts here, not how it came about."""
 
-import asyncio
 import dataclasses
 import os
 import shutil
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusiond import Ambiguous, AsyncClient, Client, __version__
+from fusiond import Ambiguous, Client, __version__
 from fusiond.model.errors import DaemonError, RequestError
 from fusiond.model.nouns import Config, DeviceInfo
 from fusiond.model.outcomes import JobState, Record, Verdict
@@ -167,36 +166,6 @@ def test_the_client_answers_as_the_command_line(
         with pytest.raises(RequestError, match="asks about 2 workloads"):
             client.best(job=job)
         assert [each and each.match for each in client.best_of_job(job)] == ["exact", "nearest"]
-
-
-@pytest.mark.slow
-def test_the_asynchronous_client_answers_as_the_other(
-    database: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folders["times"])
-
-    async def ask() -> tuple[object, ...]:
-        async with AsyncClient(db=database) as client:
-            several = await asyncio.gather(client.best("scale,shift"), client.jobs(), client.count_jobs())
-            (job, *_) = several[1]
-            shown, seen = await client.show(job.id), []
-            async for event in client.watch(job.id):
-                seen.append(event.event)
-                await client.cancel(job.id)
-            async for _ in client.watch(job.id):
-                break  # who leaves does not wait
-            with pytest.raises(RequestError, match="no job"):
-                _ = [event async for event in client.watch("none")]
-            with pytest.raises(RequestError, match="give one of name and job"):
-                await client.best("scale,shift", job="x")
-            return *several, shown, seen
-
-    with Client(db=database) as client:
-        jobs = client.jobs()
-        wanted = (client.best("scale,shift"), jobs, client.count_jobs(), client.show(jobs[0].id))
-    *found, seen = asyncio.run(ask())
-    assert tuple(found) == wanted
-    assert seen[-1] == "ended"  # type: ignore[index]
 
 
 _FAST = """

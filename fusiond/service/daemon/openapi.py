@@ -139,12 +139,6 @@ def _schemas() -> dict[str, Any]:
             ("fusiond_answer", "key", "signature", "body"), fusiond_answer=_WHOLE, key=_TEXT, signature=_TEXT,
             body={"type": "object"}, programs={"type": "object"},
         ),
-        "Wanted": _object(("questions",), questions={"type": "array", "maxItems": 1000, "items": _object(
-            ("family", "device"), family=_KEY, device=_KEY, cache=_TEXT, sizes={"type": ["string", "null"]},
-        )}),
-        "Found": _object(("answers",), answers={
-            "type": "array", "items": {"anyOf": [_reference("Entry"), {"type": "null"}]}
-        }),
         "Pushed": _object(
             ("new", "known", "refused", "why"), new=_WHOLE, known=_WHOLE, refused=_WHOLE,
             why={"type": "array", "items": _TEXT},

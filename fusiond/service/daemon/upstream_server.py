@@ -22,7 +22,6 @@ from fusiond.store.exchange import transfer
 from fusiond.store.exchange.database import Exchange
 from fusiond.store.exchange.entry import LINE_BYTES
 
-MOST_QUESTIONS = 1000  #: In one request
 MOST_BYTES = 2_000_000  #: Of one that is not a push
 PUSH_BYTES = LINE_BYTES + 8_000_000
 MOST_CLAIM_SECS = 600.0
@@ -41,14 +40,12 @@ class Endpoints:
 
     def routes(self) -> list[DescribedRoute]:
         line = "a JSON object: an answer with the key, the signature and, where asked for, the programs"
-        found = "The same for many contents; null where nothing is known."
         push = "Hand over answers, a line each; what became of them."
         claim = "Ask to tune a question alone for some seconds."
         return [
             DescribedRoute(
                 "GET /exchange/answer", self.answer, f"What is served to a content: {line}.", "Entry", *EXCHANGED
             ),
-            DescribedRoute("POST /exchange/find", self.find, found, "Found", body="Wanted"),
             DescribedRoute("POST /exchange/answers", self.push, push, "Pushed", body="Entry", body_kind=LINES),
             DescribedRoute("POST /exchange/claims", self.claim, claim, "Claimed", body="Claim"),
             DescribedRoute(
@@ -66,23 +63,6 @@ class Endpoints:
         if given.get("programs"):
             text = f'{text[:-1]},"programs":{self._programs(text)}}}'
         return Response(text, media_type="application/json")
-
-    async def find(self, request: Request) -> Response:
-        questions = (await object_of(request, MOST_BYTES)).get("questions")
-        if not isinstance(questions, list) or len(questions) > MOST_QUESTIONS:
-            raise RequestError(f"expected a list of at most {MOST_QUESTIONS}", where="questions")
-        found = []
-        for each in questions:
-            if not isinstance(each, dict):
-                raise RequestError("expected objects", where="questions")
-            text = self._served(each.get("family"), each.get("device"), each.get("cache", "warm"), each.get("sizes"))
-            found.append(text or "null")
-            if len(found) % 50 == 0:
-                await asyncio.sleep(0)  # others have their turn
-        known = len(found) - found.count("null")
-        self._counted("find", "found", known)
-        self._counted("find", "unknown", len(found) - known)
-        return Response(f'{{"answers":[{",".join(found)}]}}', media_type="application/json")
 
     async def push(self, request: Request) -> Response:
         data = await body_of(request, PUSH_BYTES)

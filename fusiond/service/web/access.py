@@ -33,7 +33,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-READABLE = ("/best", "/health", "/devices", "/metrics", "/openapi.json", "/exchange/answer", "/exchange/find")
+READABLE = ("/best", "/health", "/devices", "/metrics", "/openapi.json", "/exchange/answer")
 """What a token for programs reads, whatever else it may do."""
 WRITABLE = ("/exchange/answers", "/exchange/claims", "/exchange/claims/release")
 
@@ -101,8 +101,8 @@ class Access:
         path = scope["path"]
         if path in WRITABLE:
             return None if rights == "write" else _no(403, "this token may read, and not write")
-        looks = scope["method"] in SAFE or path == "/exchange/find"
-        return None if looks and path in READABLE else _no(403, "this token is for look-ups and for the exchange")
+        looks = scope["method"] in SAFE and path in READABLE
+        return None if looks else _no(403, "this token is for look-ups and for the exchange")
 
     def _is_it(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode())

@@ -1,6 +1,5 @@
 """Workers and queue, in this process; tests/acceptance has the signals."""
 
-import asyncio
 import contextlib
 import dataclasses
 import os
@@ -22,7 +21,6 @@ from fusiond.model.outcomes import JobState
 from fusiond.requests import jobs
 from fusiond.service.client import client as client_module
 from fusiond.service.client import connection
-from fusiond.service.client.aio import AsyncClient
 from fusiond.service.client.client import Client
 from fusiond.service.daemon import judge
 from fusiond.service.daemon import service as service_module
@@ -459,16 +457,6 @@ def test_a_process_is_ready_for_the_next_one(judging: Judging) -> None:
         until(lambda: len(service.docket._spares) == 1)
         spare = service.docket._spares[0].pid
     assert gone(spare)
-
-
-def test_an_asynchronous_client_asks_for_several(judging: Judging) -> None:
-    async def ask(client: Client) -> list[bool]:
-        async with AsyncClient(client.socket, client.db) as own:
-            words = ["right", "wrong", "right"]
-            return [each.right for each in await asyncio.gather(*(own.judge(texts("right"), texts(w)) for w in words))]
-
-    with judging() as (_, client):
-        assert asyncio.run(ask(client)) == [True, False, True]
 
 
 @pytest.mark.parametrize(

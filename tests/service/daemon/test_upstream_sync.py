@@ -144,7 +144,6 @@ def test_what_goes_between_boxes_is_as_openapi_says_and_is_counted(box: Callable
     calls: list[tuple[str, str, dict[str, Any]]] = [
         ("GET", "/exchange/answer", {"params": {**question, "programs": "1"}}),
         ("GET", "/exchange/answer", {"params": {**question, "device": "0" * 32}}),
-        ("POST", "/exchange/find", {"json": {"questions": [question, {**question, "cache": "cold"}]}}),
         ("POST", "/exchange/answers", {"content": f"{entry.line()}\nnonsense"}),
         ("POST", "/exchange/claims", {"json": claim}),
         ("POST", "/exchange/claims", {"json": {**claim, "holder": "another"}}),
@@ -171,7 +170,7 @@ def test_what_goes_between_boxes_is_as_openapi_says_and_is_counted(box: Callable
     }  # fmt: skip
     assert counted == {
         ("push", "new"): 1, ("push", "known"): 1, ("push", "refused"): 1, ("answer", "found"): 1,
-        ("answer", "unknown"): 1, ("find", "found"): 1, ("find", "unknown"): 1, ("claim", "granted"): 1,
+        ("answer", "unknown"): 1, ("claim", "granted"): 1,
         ("claim", "held"): 1,
     }  # fmt: skip
     assert told["fusiond_exchange_entries", (("kind", "imported"),)] == 1
@@ -241,7 +240,6 @@ def test_tokens_have_rights(box: Callable[..., Box], upstream: Upstream) -> None
             assert said(each, "POST" if path in ("/exchange/answers", "/exchange/claims") else "GET", path) == expected
     for each in (read, write):
         assert said(each, "GET", "/exchange/answer", params=query) == 404
-        assert said(each, "POST", "/exchange/find", json={"questions": [query]}) == 200
         assert said(each, "GET", "/best", params={"pair": "x,y"}) == 404
         for method, path in (("GET", "/"), ("GET", "/jobs"), ("POST", "/jobs"), ("POST", "/judge"),
                              ("POST", "/jobs/x/cancel"), ("POST", "/best"), ("GET", "/page/jobs/x")):  # fmt: skip
@@ -251,21 +249,6 @@ def test_tokens_have_rights(box: Callable[..., Box], upstream: Upstream) -> None
     assert said(write, "POST", "/exchange/claims", json=claim) == 200
     assert said(write, "POST", "/exchange/answers", content=b"x") == 200  # a line that is refused
     assert up.between.exchange.count() == {"own": 0, "imported": 0}
-
-
-@pytest.mark.slow
-def test_many_questions_in_one_request(box: Callable[..., Box], upstream: Upstream) -> None:
-    up, address = upstream
-    box("a", address("write"), begin=tuned)
-    until(lambda: up.between.exchange.count()["imported"] == 1)
-    given = address("read")
-    question = {"family": FAMILY, "device": daemon.DEVICE.key}
-    other = {"family": "0" * 32, "device": daemon.DEVICE.key}
-    headers = {"authorization": f"Bearer {given.token}"}
-    sent = {"questions": [question, other] * 60}
-    found = httpx.post(f"{given.url}/exchange/find", json=sent, headers=headers).json()["answers"]
-    (entry,) = entries_of(up.between)
-    assert found == [entry.head(), None] * 60
 
 
 # --- upstreams that are dead, slow, or lie --------------------------------------------------------------

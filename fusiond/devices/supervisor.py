@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from fusiond.devices import protocol
 from fusiond.devices.base import DeviceProvider
+from fusiond.devices.lock import device_lock
 from fusiond.model.errors import DeviceError, MachineFault
 from fusiond.model.nouns import DeviceInfo
 from fusiond.model.outcomes import MeasureFailed, Outcome
@@ -84,8 +86,7 @@ class Supervisor:
     def fresh(self) -> None:
         self._stop()
 
-    def close(self) -> None:
-        self._stop()
+    close = fresh
 
     def _ask(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
         child = self._running()
@@ -230,3 +231,38 @@ class Supervisor:
             log.error("%s: worker %d cannot be killed; left behind", self.device.name, child.pid)
         else:
             children.GUARD.remove(child.pid)
+
+
+class Visiting:
+    """A `Runner` whose child processes are visits (`fusiond.devices.lock`): one begins with the first request, and ends
+    with `fresh`. What is built or counted in between keeps nobody from the device. `waiting` is told who has it, and
+    in the end `no more`."""
+
+    def __init__(self, runner: Runner, waiting: Callable[[str], None]) -> None:
+        self.device = runner.device
+        self._runner = runner
+        self._waiting = waiting
+        self._visit: contextlib.ExitStack | None = None
+
+    def call(self, request: protocol.Request, timeout_secs: float) -> protocol.Reply:
+        if self._visit is None:
+            told: list[str] = []
+
+            def tell(who: str) -> None:
+                told.append(who)
+                self._waiting(who)
+
+            with contextlib.ExitStack() as visit:
+                visit.enter_context(device_lock(self.device, stop=lambda: False, waiting=tell, visit=True))
+                self._visit = visit.pop_all()
+            if told:
+                self._waiting("no more")
+        return self._runner.call(request, timeout_secs)
+
+    def fresh(self) -> None:
+        self._runner.fresh()
+        visit, self._visit = self._visit, None
+        if visit is not None:
+            visit.close()
+
+    close = fresh

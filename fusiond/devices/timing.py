@@ -1,13 +1,10 @@
 """Paired sampling: candidate and baseline take turns in being first (A B B A A B ...), so that drift affects both
-alike. Pairs come in twos, one of either order, until the median of their log ratios is known well enough, or the time
-is up.
-
-Numbers behind the defaults, from public raw samples of real GPUs: the first samples after a pause are 2 to 14 % off,
-so both are warmed up until the clock is steady; dropping a candidate after 2 pairs when it is 10 % behind the best so
-far, after 5 when it is 3 % behind, saves over a third of the launches and loses next to nothing (docs/measuring.md).
+alike. Both are warmed up until the clock is steady. Pairs come in twos, one of either order, until the median of their
+log ratios is known well enough, or the time is up (docs/measuring.md has the numbers behind the defaults).
 """
 
 import dataclasses
+import functools
 import math
 import time
 from collections import deque
@@ -16,7 +13,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusiond.devices.base import ExecutionError, Executor, Loaded
-from fusiond.devices.steadiness import WarmUp, half_width, warm_up
 from fusiond.model.outcomes import DeviceState, Effort, Measurement, Outcome, Purpose, median
 
 SHORT_US = 50.0
@@ -27,6 +23,9 @@ _ATTEMPTS = 3
 _DROP_RULES = ((2, 1.10), (5, 1.03))
 _STEADY = {"power_cap", "sync_boost"}  #: At its power limit a board may run for hours, at a clock that is steady
 DRIFT = 0.05  #: How much the clock of a device may change before what was measured on it is thrown away
+READINGS = 3  #: So many readings of the clock must agree
+STEADY = 0.01  #: As far as this: the largest is at most 1 % above the least
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +45,58 @@ class Sampling:
     incumbent: float | None = None
     """The best ratio (baseline / candidate) so far; a candidate clearly behind it is dropped early."""
     noise_limit: float = 0.35  #: Robust standard deviation of the log ratios above which the pair says nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """What came of warming up."""
+
+    secs: float
+    steady: bool | None  #: Whether the clock stood still at the end; None where the device cannot say
+
+
+def warm_up(run: Callable[[], None], clock_mhz: Callable[[], float | None], least: int, most_secs: float) -> WarmUp:
+    """Run until the device's clock is steady, at least `least` times, and for `most_secs` if it never is."""
+    readings: deque[float] = deque(maxlen=READINGS)
+    begun = time.monotonic()
+    for done in range(1, 1 << 30):
+        run()
+        clock = clock_mhz()
+        if clock is not None:
+            readings.append(clock)
+        spent = time.monotonic() - begun
+        steady = None if clock is None else is_steady(readings)
+        if done >= least and (steady is not False or spent > most_secs):
+            return WarmUp(secs=spent, steady=steady)
+    raise AssertionError
+
+
+def is_steady(readings: Sequence[float]) -> bool:
+    return len(readings) == READINGS and max(readings) <= (1 + STEADY) * min(readings)
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of the 95 % interval of the median, by order statistics: it holds whatever the values' distribution.
+
+    Infinite for fewer than six values, of which not even the extremes make such an interval."""
+    rank = _rank(len(values))
+    if rank == 0:
+        return math.inf
+    ordered = sorted(values)
+    return (ordered[len(values) - rank] - ordered[rank - 1]) / 2
+
+
+@functools.cache
+def _rank(count: int) -> int:
+    """The k for which the k-th least and the k-th largest of so many values hold the median between them; 0 for
+    none."""
+    outside, rank = 0.0, 0
+    while rank < count:
+        outside += math.comb(count, rank) / 2**count
+        if 2 * outside > 1 - CONFIDENCE:
+            break
+        rank += 1
+    return rank
 
 
 Take: TypeAlias = Callable[[Loaded, int, bool], float]

@@ -19,10 +19,9 @@ from typing import Any
 from fusiond.build import nvcc
 from fusiond.build.working import working_folder
 from fusiond.devices.base import DeviceProvider
-from fusiond.devices.borrowed import Visiting
 from fusiond.devices.counting import child_process
 from fusiond.devices.counting.model import H100, gpu_of
-from fusiond.devices.supervisor import Supervisor
+from fusiond.devices.supervisor import Supervisor, Visiting
 from fusiond.devices.timing import Sampling
 from fusiond.model.errors import FusiondError, RequestError
 from fusiond.model.nouns import Analysis, Config, DeviceInfo, Job, Rejection

@@ -21,8 +21,8 @@ from typing import ClassVar
 import pytest
 
 from fusiond.devices import lock, machine_lock, protocol
-from fusiond.devices.borrowed import Visiting
 from fusiond.devices.lock import DeviceHold, device_lock, held_by, lock_name
+from fusiond.devices.supervisor import Visiting
 from fusiond.model.errors import Interrupted
 from fusiond.model.events import Event, Events, TrialFinished
 from fusiond.model.nouns import DeviceInfo

@@ -11,8 +11,7 @@ import scipy.stats
 from fusiond.devices import timing
 from fusiond.devices.base import Array, DataPlane, ExecutionError
 from fusiond.devices.data import HostData
-from fusiond.devices.steadiness import half_width
-from fusiond.devices.timing import Sampling, Session, sample_pair, throttled
+from fusiond.devices.timing import Sampling, Session, half_width, sample_pair, throttled
 from fusiond.model.outcomes import DeviceState, Outcome, Purpose
 from fusiond.model.program import Buffer, Launch, Program, Role, Source
 

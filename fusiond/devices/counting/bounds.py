@@ -1,17 +1,7 @@
-"""A lower bound of the time that a launch, or a program, takes on a GPU, from its counts.
+"""A lower bound of the time that a launch, or a program, takes on a GPU, from its counts (parts: docs/counting.md).
 
 Each part of the GPU needs at least its work divided by its highest rate; a launch takes at least as long as the part
 that needs longest. Nothing here is an estimate of a time: parts do not overlap perfectly, and clocks fall.
-
-    dram      what goes to and from DRAM behind the counted L2
-    l2        sectors that must pass between it and the multiprocessors: each distinct one read, every one written
-    l1        all sectors of all accesses, four a clock and multiprocessor
-    shared    wavefronts, one a clock and multiprocessor
-    issue     instructions of warps, four a clock and multiprocessor
-    issue_X   instructions of a class X that has fewer lanes than that (`Gpu.lanes`)
-    tail      the multiprocessor with most blocks, if all were as short as the shortest
-    latency   a warp issues one instruction a clock, and a warp of a kernel that reads waits for one load at least;
-              so many warps at a time as are resident
 """
 
 import math
@@ -96,22 +86,22 @@ def program_bound_us(program: Program, launches: Mapping[str, LaunchBound], gpu:
     """The lower bound of a program's timed span: the longest chain of launches that wait for one another, with a gap
     between two; and no less than what any part of the GPU needs for all of them. Copies between host and device, host
     calls and steps that are not timed count as nothing."""
+    timed = {
+        each.name: launches[each.name]
+        for each in program.steps
+        if isinstance(each, Launch) and each.counted and each.name in launches
+    }
     ends: dict[str, tuple[float, int]] = {}
     last: dict[int, str] = {}
     for step in program.steps:
         before = [ends[each] for each in (*step.after, *([last[step.stream]] if step.stream in last else []))]
         begun, kernels = max(before, default=(0.0, 0))
-        if isinstance(step, Launch) and step.counted and step.name in launches:
-            begun += launches[step.name].us + (gpu.launch_gap_us if kernels else 0.0)
+        if step.name in timed:
+            begun += timed[step.name].us + (gpu.launch_gap_us if kernels else 0.0)
             kernels += 1
         ends[step.name], last[step.stream] = (begun, kernels), step.name
     longest = max((us for us, _ in ends.values()), default=0.0)
-    timed = [launches[each.name] for each in program.steps if _timed(each, launches)]
-    return max(longest, _shared(timed))
-
-
-def _timed(step: object, launches: Mapping[str, LaunchBound]) -> bool:
-    return isinstance(step, Launch) and step.counted and step.name in launches
+    return max(longest, _shared(list(timed.values())))
 
 
 def _shared(found: Sequence[LaunchBound]) -> float:

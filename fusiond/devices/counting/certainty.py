@@ -1,10 +1,7 @@
 """How far the DRAM bytes of a launch may be off, whatever the order of its blocks.
 
 No order reads less than every distinct sector once (but for what an earlier launch left in the L2), and none more than
-every sector of every access. Between the two an LRU decides, which may take another order amiss. So what sampling says
-of itself is believed only of blocks that are alike, behind an L2 that is as it would be, at places that share nothing,
-and half of it where part of what is read again is found there. Else the distance to the two ends is told, and nothing
-where that says nothing.
+every sector of every access; docs/counting.md says where more is believed.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The GPUs that can be counted for: their limits and the peak rate of each unit.
 
 A lower bound in time follows from upper bounds of rates. So every rate here is the highest that its source gives, and
-where no public source gives one, the highest that the hardware's documented paths allow (`assumed` in SOURCES).
+where no public source gives one, the highest that the hardware's documented paths allow (docs/counting.md has all).
 """
 
 from __future__ import annotations
@@ -14,21 +14,6 @@ from fusiond.model.errors import RequestError
 from fusiond.model.gpu.limits import limits
 from fusiond.model.gpu.occupancy import Occupancy, occupancy
 from fusiond.model.nouns import DeviceLimits
-
-SOURCES: Mapping[str, str] = {
-    "multiprocessors": "NVIDIA's data sheets and architecture whitepapers of each board",
-    "clock_mhz": "the boost clock of the data sheet; of the H100 and H200 what their FP32 peak comes to",
-    "l2_bytes": "architecture whitepapers",
-    "dram_gbs": "data sheets",
-    "l2_bytes_per_clock": "A100: its whitepaper; others: assumed, 64 bytes a clock into each multiprocessor",
-    "shared_bytes_per_clock": "CUDA programming guide: 32 banks of 4 bytes a clock",
-    "l1_bytes_per_clock": "tuning guides: one line of 128 bytes a clock",
-    "issue_warps": "tuning guides: four warp schedulers, an instruction of a warp a clock each",
-    "lanes": "CUDA programming guide, throughput of native arithmetic instructions",
-    "load_cycles": "assumed: below every published measurement of a load that hits the L2",
-    "launch_gap_us": "assumed: below every published measurement between two kernels that depend on one another",
-}
-"""Figure of a Gpu -> where it is from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

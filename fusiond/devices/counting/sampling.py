@@ -1,13 +1,9 @@
 """Counts a launch of many blocks from some of its waves.
 
 A wave is as many neighbouring blocks as run together. Segments of waves in a row are run: at the begin, at places
-between, and up to the last block. In the first and the last, waves run until they have touched as many lines as the L2
-holds: whatever came before, an LRU then holds what it would hold if every block before had run. Those between begin
-with an L2 that is full of what is as old, and warm up for some waves; what they lack of the waves right before them
-shows as a distance from the other places. The waves behind that are measured: instructions and accesses, sectors that
-no wave before had touched, traffic to DRAM. Between two measured places the counts of a wave are interpolated over its
-number, so that what depends on the block's index (edges, triangles) is followed; the distinct sectors of a buffer are
-at most all of them.
+between, and up to the last block; the last waves of each are measured. Between two measured places the counts of a wave
+are interpolated over its number, so that what depends on the block's index (edges, triangles) is followed; the distinct
+sectors of a buffer are at most all of them. docs/counting.md says how the L2 is kept right.
 """
 
 import math

@@ -1,17 +1,10 @@
 """Finds data races. `python -m fusiond.devices.cpu.race BUNDLE` looks for them in every launch of a bundle; exit status
 0: none, 1: some, or a launch failed, 2: the request was wrong.
 
-How: one launch of a kernel object that was built with ThreadSanitizer, in a process of its own.
-
-    g++ ... -o fusiond_cpu_host          commands.host(out), once a machine
-    g++ ... kernel.cpp -o kernel.tsan.so commands.kernel(source, out, sanitize=True)
-
-    find_races(host, kernel, "hist", NativeLaunch(grid=..., block=...), arguments) -> []  or one text a race
-
+How: one launch of a kernel object that was built with ThreadSanitizer, in a process of its own (`gxx.race_host`).
 Reported: two accesses of different CUDA threads to one address, at least one of them a plain write or both not atomic,
 that no barrier, `__syncwarp` or `__threadfence` orders; in shared memory within a block, in global memory also across
-blocks. They are found although only one thread runs at a time. Whether a line runs at all depends on the data: an
-empty answer speaks for this launch only. Small launches suffice; one is some 50 times slower than without.
+blocks. An empty answer speaks for this launch only: whether a line runs at all depends on the data.
 """
 
 import argparse
@@ -22,7 +15,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +48,8 @@ _ARRAY = re.compile(r"^array (\d+) (0x[0-9a-f]+) (\d+)$", re.MULTILINE)
 _DYNAMIC = "fusiond_dynamic_shared"
 
 
-@dataclass(frozen=True, slots=True)
-class _Array:
-    argument: int
-    address: int
-    size: int  # bytes
+_Array = tuple[int, int, int]
+"""An argument's number, its address and its bytes."""
 
 
 def find_races(
@@ -82,7 +71,7 @@ def find_races(
         done = _run([str(host), str(description)], timeout_s)
     if done.returncode != 0:
         raise NativeError(f"no race check of {entry}: {(done.stdout + done.stderr).strip()[-2000:]}")
-    arrays = [_Array(int(n), int(address, 16), int(size)) for n, address, size in _ARRAY.findall(done.stdout)]
+    arrays = [(int(n), int(address, 16), int(size)) for n, address, size in _ARRAY.findall(done.stdout)]
     reports = done.stderr.split("WARNING: ThreadSanitizer: data race")[1:]
     return list(dict.fromkeys(_explain(report, arrays) for report in reports))
 
@@ -160,9 +149,9 @@ def _access(access: re.Match[str], names: Mapping[str, str]) -> str:
 
 
 def _location(report: str, address: int, arrays: Sequence[_Array]) -> str:
-    for array in arrays:
-        if array.address <= address < array.address + array.size:
-            return f"argument {array.argument}, byte {address - array.address}"
+    for argument, begin, size in arrays:
+        if begin <= address < begin + size:
+            return f"argument {argument}, byte {address - begin}"
     found = _GLOBAL.search(report)
     if not found:
         return f"address {address:#x}"

@@ -15,7 +15,7 @@ from fusiond.devices.cuda.canary import Canary
 from fusiond.devices.cuda.driver import Driver
 from fusiond.devices.cuda.gate import Gate
 from fusiond.devices.cuda.spans import Spans
-from fusiond.devices.steadiness import WarmUp, warm_up
+from fusiond.devices.timing import WarmUp, warm_up
 from fusiond.model.outcomes import median
 
 PAUSE_SECS = 1.0  #: So long the device rests before its clock is watched

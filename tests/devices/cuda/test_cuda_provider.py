@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fusiond.build import nvcc
-from fusiond.devices import steadiness
+from fusiond.devices import timing
 from fusiond.devices.base import Binary
 from fusiond.devices.calibration import FIGURES
 from fusiond.devices.cuda import calibrate, canary, gate, kernels, nvml, provider
@@ -288,7 +288,7 @@ def figures(fake_libcuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     gpu.set(copy_gbs=3000, up_gbs=55, down_gbs=52, fma_tflops=60)
     monkeypatch.setattr(calibrate, "COPY_BYTES", 1 << 22)
     monkeypatch.setattr(calibrate.time, "sleep", lambda secs: gpu.wait(secs * 1e6))
-    monkeypatch.setattr(steadiness, "time", type("Time", (), {"monotonic": staticmethod(lambda: gpu.now_us / 1e6)}))
+    monkeypatch.setattr(timing, "time", type("Time", (), {"monotonic": staticmethod(lambda: gpu.now_us / 1e6)}))
     return dict(gpu.executor.calibrate())
 
 

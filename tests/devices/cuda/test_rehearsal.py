@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from fusiond.build.exporting.bundle import write_bundle
-from fusiond.devices import run, steadiness, timing
+from fusiond.devices import run, timing
 from fusiond.devices.base import Loaded
 from fusiond.devices.calibration import fitted
 from fusiond.devices.cuda import sanitize
@@ -79,9 +79,7 @@ CLOCKS: tuple[Callable[[random.Random], Corners], ...] = (_steady, _out_of_idle,
 @pytest.fixture
 def bench(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A GPU whose host takes 6 us for a call, and on which time is the fake's."""
-    clock = types.SimpleNamespace(monotonic=lambda: gpu.now_us / 1e6)
-    for module in (steadiness, timing):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(timing, "time", types.SimpleNamespace(monotonic=lambda: gpu.now_us / 1e6))
     gpu.set(mhz=FULL_MHZ, launch_us=6, load_us=900, gap_us=0.7, noise=0.004, step_ns=1000, copy_gbs=50)
     return gpu
 

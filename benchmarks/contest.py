@@ -55,7 +55,8 @@ class Samples:
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Samples:
-        processes = [{name: protocol.measurement(each) for name, each in one.items()} for one in document["processes"]]
+        given: list[Mapping[str, Any]] = document["processes"]
+        processes = [{name: protocol.restored(Measurement, each) for name, each in one.items()} for one in given]
         return cls(processes=processes, lost=dict(document["lost"]), struck=set(document["struck"]))
 
     def standing(self, matches: Iterable[str]) -> list[str]:

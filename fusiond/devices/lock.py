@@ -130,7 +130,9 @@ class _Queue:
             presence = _hold(self._name)
             if presence is not None:
                 return presence
-            if self._passed_over():
+            if (why := self._too_long()) is not None:
+                who = self._holder or "another process"
+                log.warning("%s: going on without its lock: %s has it, and %s", self._device.name, who, why)
                 return None
             if self._stop():
                 raise self._stopped()
@@ -148,19 +150,15 @@ class _Queue:
             if asking.greeted:
                 self._heard_at = max(self._heard_at, asking.heard_at)
             stopped = self._stop()
-            if asking.greeted or stopped or time.monotonic() - self._heard_at >= ANSWER_SECS:
-                self._tell(asking.holder)
+            text = f"waiting for {self._holder}"
+            known = asking.greeted or stopped or time.monotonic() - self._heard_at >= ANSWER_SECS
+            if known and text != self._told:
+                self._told = text
+                self._waiting(text)
             if stopped:
                 raise self._stopped()
             if self._too_long() is not None:
                 return
-
-    def _passed_over(self) -> bool:
-        why = self._too_long()
-        if why is not None:
-            who = self._holder or "another process"
-            log.warning("%s: going on without its lock: %s has it, and %s", self._device.name, who, why)
-        return why is not None
 
     def _too_long(self) -> str | None:
         """Why the holder need not be waited for any more."""
@@ -174,12 +172,6 @@ class _Queue:
             _kept_too_long[self._name] = self._holder
             return f"did not let go within {LONGEST_SECS / 3600:g} h"
         return None
-
-    def _tell(self, holder: NameHolder) -> None:
-        text = f"waiting for {holder}"
-        if text != self._told:
-            self._told = text
-            self._waiting(text)
 
     def _stopped(self) -> Interrupted:
         return Interrupted(f"stopped while waiting for {self._device.name}")

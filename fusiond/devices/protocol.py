@@ -7,6 +7,7 @@ Calibrate      what measuring costs on this device, and its ceilings
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -67,7 +68,10 @@ class Calibrated:
 
 
 Reply: TypeAlias = Measurement | Checked | Calibrated | MeasureFailed
-_REQUESTS: dict[str, Any] = {each.__name__: each for each in (Reference, CheckRequest, SampleRequest, Calibrate)}
+_KINDS: dict[str, Any] = {
+    each.__name__: each
+    for each in (Reference, CheckRequest, SampleRequest, Calibrate, Measurement, Checked, Calibrated, MeasureFailed)
+}
 
 
 def encode_request(request: Request) -> str:
@@ -76,13 +80,7 @@ def encode_request(request: Request) -> str:
 
 def decode_request(line: str) -> Request:
     values = json.loads(line)
-    kind = _REQUESTS[values.pop("do")]
-    if "plan" in values:
-        values["plan"] = Sampling(**{**values["plan"], "purpose": Purpose(values["plan"]["purpose"])})
-    for name in ("references", "truths"):
-        if name in values:
-            values[name] = tuple((seed, path) for seed, path in values[name])
-    request: Request = kind(**values)
+    request: Request = restored(_KINDS[values.pop("do")], values)
     return request
 
 
@@ -93,30 +91,31 @@ def encode_reply(reply: Reply | MachineFault) -> str:
 
 
 def decode_reply(line: str) -> Reply:
-    """ValueError when the line is not a reply. Raises the MachineFault that kept the child from answering."""
+    """ValueError, TypeError or AttributeError when it is no reply. Raises the MachineFault that kept the child from
+    answering."""
     values = json.loads(line)
     kind = values.pop("is", None)
     if kind == MachineFault.__name__:
         raise MachineFault(values["reason"])
-    if kind == "Checked":
-        return Checked(worst=values["worst"], unproven=tuple(values["unproven"]))
-    if kind == "Calibrated":
-        return Calibrated(**values)
-    if kind == "MeasureFailed":
-        return MeasureFailed(outcome=Outcome(values["outcome"]), reason=values["reason"])
-    if kind == "Measurement":
-        return measurement(values)
-    raise ValueError(f"not a reply: {line[:200]!r}")
+    reply = restored(_KINDS[kind], values) if kind in _KINDS else None
+    if not isinstance(reply, Reply):
+        raise ValueError(f"not a reply: {line[:200]!r}")
+    return reply
 
 
-def effort(values: dict[str, Any]) -> Effort:
-    """An Effort from its JSON form."""
-    return Effort(**{**values, "thrown_away": tuple(values["thrown_away"])})
+def restored(kind: Any, values: Mapping[str, Any]) -> Any:
+    """One of the classes above, or a Measurement, from its JSON form."""
+    return kind(**{name: _part(name, value) for name, value in values.items()})
 
 
-def measurement(values: dict[str, Any]) -> Measurement:
-    """A Measurement from its JSON form."""
-    tuples = {name: tuple(values[name]) for name in ("span_us", "baseline_us", "wall_us")}
-    states = {name: DeviceState(**values[name]) for name in ("before", "after")}
-    rest = {"purpose": Purpose(values["purpose"]), "effort": effort(values["effort"])}
-    return Measurement(**{**values, **tuples, **states, **rest})
+def _part(name: str, value: Any) -> Any:
+    if name in _PARTS:
+        return restored(_PARTS[name], value) if isinstance(value, dict) else _PARTS[name](value)
+    return tuple(_part("", each) for each in value) if isinstance(value, list) else value
+
+
+_PARTS: dict[str, Any] = {
+    **{"purpose": Purpose, "outcome": Outcome, "plan": Sampling},
+    **{"before": DeviceState, "after": DeviceState, "effort": Effort},
+}
+"""Field -> its type, where JSON has none."""

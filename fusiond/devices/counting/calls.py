@@ -92,14 +92,14 @@ class _Expansion:
         """The body of what is called; False where it stays a call."""
         groups = [each for each in call.operands if isinstance(each, PtxGroup)]
         target = next((each.name for each in call.operands if isinstance(each, PtxName)), "")
-        if target in self._registers:
-            return self._called_by_address(call, target, groups, within)
-        function = self._functions.get(target)
-        if function is None or target in within or len(self._instructions) > MOST:
-            return False
         before = isinstance(call.operands[0], PtxGroup)
         results = groups[0].items if before else ()
         given = groups[before].items if len(groups) > before else ()
+        if target in self._registers:
+            return self._called_by_address(call, target, given, results, within)
+        function = self._functions.get(target)
+        if function is None or target in within or len(self._instructions) > MOST:
+            return False
         if len(results) != len(function.returns) or len(given) != len(function.parameters):
             return False
         self._expand(call, target, given, results, within)
@@ -140,11 +140,9 @@ class _Expansion:
         self._labels[end] = len(self._instructions)
 
     def _called_by_address(
-        self, call: PtxInstruction, register: str, groups: list[PtxGroup], within: tuple[str, ...]
+        self, call: PtxInstruction, register: str, given: Given, results: Given, within: tuple[str, ...]
     ) -> bool:
         """Each function that it may be, where it is that one; False where there is none."""
-        results = groups[0].items if isinstance(call.operands[0], PtxGroup) else ()
-        given = groups[-1].items if len(groups) > bool(results) else ()
         other = call.guard
         found = False
         for name, address in self._pointed.items():

@@ -5,6 +5,7 @@ unless a later launch goes by those values. What may be is found in the PTX alon
 instructions: a register depends on all that any instruction may put into it.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -38,8 +39,8 @@ class _Analysis:
         self._arguments = {each.name for each in kernel.variables if each.space == "param"}  # of calls
         self._parameters = {each.name for each in kernel.parameters}
         self._pointers = set(pointers)
-        self._places: dict[str, set[str]] = {}  # register -> what it may point into
-        self._values: dict[str, set[str]] = {}  # register -> whose values it may depend on
+        self._places: dict[str, set[str]] = defaultdict(set)  # register -> what it may point into
+        self._values: dict[str, set[str]] = defaultdict(set)  # register -> whose values it may depend on
         self._on_chip: set[str] = set()  # the same of shared and local memory, as a whole
         self._mapped: set[str] = set()  # what tensor maps that the kernel makes may point into
         self._reads: set[str] = set()
@@ -81,9 +82,12 @@ class _Analysis:
             self._on_chip |= values
         elif base in _ON_CHIP:
             values |= self._on_chip
-        for name in _names(target):
-            self._values.setdefault(name, set()).update(values)
-            self._places.setdefault(name, set()).update(places)
+        self._give(_names(target), values, places)
+
+    def _give(self, registers: Iterable[str], values: set[str], places: Collection[str] = ()) -> None:
+        for name in registers:
+            self._values[name] |= values
+            self._places[name].update(places)
 
     def _copy(self, at: PtxInstruction, base: str, rest: list[str]) -> None:
         """Between global and shared memory, or registers (`wmma.load`, `wmma.store`): the target stands first, but for
@@ -104,8 +108,7 @@ class _Analysis:
                     each, written=rest[0] == "store" if base == "wmma" else k == 0, again="reduce" in rest
                 )
         if base == "wmma" and rest[0] == "load":
-            for name in _names(at.operands[:1]):
-                self._values.setdefault(name, set()).update(given)
+            self._give(_names(at.operands[:1]), given)
         else:
             self._on_chip |= given
 
@@ -133,13 +136,12 @@ class _Analysis:
         where = self._of(self._places, [address.base])
         found: set[str] = set()
         if "param" in spaces:
-            pointing = where
-            for name in self._handed(address):
-                if base == "st":
-                    self._values.setdefault(name, set()).update(self._of(self._values, data))
-                    self._places.setdefault(name, set()).update(self._of(self._places, data))
-                found |= self._values.get(name, set())
-                pointing = pointing | self._places.get(name, set())
+            pointing, handed = where, self._handed(address)
+            if base == "st":
+                self._give(handed, self._of(self._values, data), self._of(self._places, data))
+            for name in handed:
+                found |= self._values[name]
+                pointing = pointing | self._places[name]
         else:
             pointing = set()
             generic = not spaces & {"global", "shared", "local", "const"}
@@ -153,9 +155,7 @@ class _Analysis:
             if generic or spaces & {"shared", "local"}:
                 found |= self._on_chip
                 self._on_chip |= self._of(self._values, data)
-        for name in _names(target):
-            self._values.setdefault(name, set()).update(found)
-            self._places.setdefault(name, set()).update(pointing)
+        self._give(_names(target), found, pointing)
 
     def _handed(self, address: PtxAddress) -> set[str]:
         """The arguments of calls that an address may be of."""
@@ -231,16 +231,12 @@ def needs(program: Program, of_launch: Callable[[Launch], tuple[PtxKernel, Mappi
 
 def _behind(kernel: PtxKernel, step: Launch, arenas: Mapping[str, str]) -> dict[str, set[str]]:
     """Parameter -> arenas that it points into."""
-    return {
-        parameter.name: {arenas[each] for each in _pointers(argument)}
-        for parameter, argument in zip(kernel.parameters, step.arguments, strict=False)
-    }
-
-
-def _pointers(argument: object) -> list[str]:
-    if isinstance(argument, Pointer):
-        return [argument.buffer]
-    return [name for _, name in argument.pointers] if isinstance(argument, Bytes) else []
+    found: dict[str, set[str]] = {}
+    for parameter, argument in zip(kernel.parameters, step.arguments, strict=False):
+        inside = argument.pointers if isinstance(argument, Bytes) else ()
+        names = [argument.buffer] if isinstance(argument, Pointer) else [name for _, name in inside]
+        found[parameter.name] = {arenas[each] for each in names}
+    return found
 
 
 def _said(names: Iterable[str]) -> str:

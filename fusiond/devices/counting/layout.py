@@ -24,16 +24,16 @@ class PtxImage:
         """`allocate`: zeros of so many bytes, on a boundary of 256; where memory is shared with somebody else."""
         allocate = allocate or aligned
         self.functions = function_addresses(module)
-        self.globals: dict[str, NDArray[np.uint8]] = {}
-        self.constants: dict[str, int] = {}
-        constants = [each for each in module.variables if each.space == "const"]
-        self.constants, size = placed(constants)
+        self.constants, size = placed(each for each in module.variables if each.space == "const")
         self.bank: NDArray[np.uint8] = allocate(max(size, 1))
+        self.globals = {
+            each.name: allocate(max(each.size_bytes, 1))[: each.size_bytes]
+            for each in module.variables
+            if each.space == "global"
+        }
         for each in module.variables:
-            if each.space == "global":
-                self.globals[each.name] = allocate(max(each.size_bytes, 1))[: each.size_bytes]
-        for each in module.variables:
-            self._initialise(each)
+            if each.space in ("global", "const"):
+                self._initialise(each)
 
     def view(self, variable: PtxVariable) -> NDArray[np.uint8]:
         """A variable's bytes."""
@@ -52,8 +52,6 @@ class PtxImage:
         return int(self.bank.ctypes.data) + self.constants[name]
 
     def _initialise(self, variable: PtxVariable) -> None:
-        if variable.space not in ("global", "const"):
-            return
         size, view = SIZES[variable.type], self.view(variable)
         for k, value in enumerate(variable.values):
             number = self.address(value.name) + value.offset if isinstance(value, PtxName) else value

@@ -44,18 +44,12 @@ class CudaExecutor:
         self.data: DataPlane = self._kept
         self._limits = info.limits
         self._sensors = sensors or Sensors(info.uuid, own_context=True)
-        self._gate: Gate | None = None
-        self._canary: Canary | None = None
-        self._spans: Spans | None = None
         # Twice the second-level cache, so that nothing of a Program stays in it.
         self._flush_bytes = max(1, 2 * driver.attribute(index, Attribute.L2_CACHE_BYTES))
-        self._flush: Any = None
-        self._context: Any
+        device = cuda.Device(index)
+        self._context: Any = device.retain_primary_context() if primary else device.make_context()
         if primary:
-            self._context = cuda.Device(index).retain_primary_context()
             self._context.push()
-        else:
-            self._context = cuda.Device(index).make_context()
         try:
             with named("loading the gate"):
                 self._gate = Gate(cuda)
@@ -64,7 +58,7 @@ class CudaExecutor:
             with named("allocating what flushes the cache"):  # now: an allocation may wait, and a gate may be closed
                 self._flush = cuda.mem_alloc(self._flush_bytes)
             with named("timing nothing"):
-                self._spans = Spans(cuda, self._gate, self._flush_on)
+                self.spans = Spans(cuda, self._gate, self._flush_on)  #: Also for whoever enqueues what is timed himself
         except BaseException:
             self.close()
             raise
@@ -88,12 +82,6 @@ class CudaExecutor:
         atexit.register(executor.close)  # PyCUDA aborts a process that ends with a context on its stack
         return executor
 
-    @property
-    def spans(self) -> Spans:
-        """What times a span of this device, for whoever enqueues it himself."""
-        assert self._spans is not None
-        return self._spans
-
     def load(self, program: Program, binaries: Mapping[str, Path]) -> CudaProgram:
         if not problems(program):
             with named("making room"):
@@ -108,14 +96,11 @@ class CudaExecutor:
         return dataclasses.replace(state, canary_mhz=self.clock_mhz())
 
     def clock_mhz(self) -> float | None:
-        assert self._canary is not None
         with named("running the canary"):
             clocked = self._canary.clocked()
         return clocked.mhz if clocked else None
 
     def calibrate(self) -> dict[str, float]:
-        assert self._gate is not None
-        assert self._canary is not None
         with named("calibrating"):
             return Calibrator(
                 self.cuda, self.driver, self._gate, self.spans, self._canary, self._limits.multiprocessors
@@ -130,7 +115,8 @@ class CudaExecutor:
         context, self._context = self._context, None
         if context is None:
             return
-        self._flush = self._spans = self._gate = self._canary = None
+        for held in ("_flush", "spans", "_gate", "_canary"):  # none, where it could not be made
+            self.__dict__.pop(held, None)
         self._kept.close()
         context.pop()
         with contextlib.suppress(self.cuda.Error):

@@ -106,14 +106,10 @@ class PooledBlock(DeviceAllocation):
     """Device memory from the driver's stream-ordered pool; freed in the order of `stream` (a handle)."""
 
     def __init__(self, cuda: Any, driver: Driver, size_bytes: int, stream: int) -> None:
-        self._cuda = cuda
-        self._driver = driver
-        self.stream = stream
-        self.size_bytes = size_bytes
-        self.guarded = True
-        self.array = self._whole = self._allocation = None
+        self._driver, self.stream = driver, stream
         self._base = driver.allocate(size_bytes + 2 * GUARD_BYTES, stream)
-        self.address = self._base + GUARD_BYTES
+        super().__init__(cuda, Memory.DEVICE, size_bytes, address=self._base + GUARD_BYTES)
+        self.guarded = True
         for start in (self._base, self.address + size_bytes):
             driver.fill(start, GUARD_BYTE, GUARD_BYTES, stream)
 

@@ -64,31 +64,27 @@ class Spans:
 
     def empty_us(self) -> float:
         """Microseconds from an event to the next one."""
-        begin, end = self._cuda.Event(), self._cuda.Event()
-        self._gate.close(self._stream, commands=2)
-        try:
-            begin.record(self._stream)
-            end.record(self._stream)
-        finally:
-            self._gate.open()
-        return self._between(begin, end)
+        return self._once(self._stream, lambda: None, 0, 1)
 
     def between_us(self, stream: Any, enqueue: Callable[[], None], commands: int) -> float:
         """Microseconds that what is enqueued takes, without the events' own; run it once before. ExecutionError when
         the gate always gives up."""
         for attempt in range(_ATTEMPTS):
-            begin, end = self._cuda.Event(), self._cuda.Event()
-            self._gate.close(stream, commands=commands + 2, patience=1 << attempt)
-            try:
-                begin.record(stream)
-                enqueue()
-                end.record(stream)
-            finally:
-                self._gate.open()
-            span = self._between(begin, end)
+            span = self._once(stream, enqueue, commands, 1 << attempt)
             if not self._gate.gave_up:
                 return span - self.event_us
         raise _too_busy(commands)
+
+    def _once(self, stream: Any, enqueue: Callable[[], None], commands: int, patience: int) -> float:
+        begin, end = self._cuda.Event(), self._cuda.Event()
+        self._gate.close(stream, commands=commands + 2, patience=patience)
+        try:
+            begin.record(stream)
+            enqueue()
+            end.record(stream)
+        finally:
+            self._gate.open()
+        return self._between(begin, end)
 
     def sample_us(self, parts: Parts, lead: Any, runs: int, *, cold: bool) -> tuple[float, int]:
         """Microseconds of one run, in the mean of `runs`; and how often the gate gave up. The buffers are those of a

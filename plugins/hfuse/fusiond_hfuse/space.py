@@ -1,30 +1,4 @@
-"""The space of a pair or a larger group, and its seeds.
-
-kind          horizontal | vertical
-level         warp | block                           when horizontal
-assign        sequential | interleaved | ticket | multiprocessor     when level is block: which block is whose
-virtual.a     1 | 2 | 4 | 8          of its blocks side by side in a fused one, when level is block
-virtual.b
-threads.a     threads of each side; at warp level together no more than a block has
-threads.b
-BLOCK.a ...   what a kernel in Triton is compiled with, where its file has several values
-map           pad | stride                           when level is warp: a side whose grid is not the launch's
-blocks        launched blocks per multiprocessor     when strided
-threads       when vertical: all kernels at one block size
-order         who has the low thread ids, or the low blocks; when vertical, who goes first
-cap           native | none | paper | given | fit2 ...   (only where registers mean something)
-taker         none | a | b         who is given registers by the other side, under a cap that is a step (sm_90 and on)
-kept          24 | 32 | 40 ...     registers that the other one keeps
-
-With three kernels or more:
-
-groups        a+c|b | a+b+c | a|b|c                  the best pairs, all in one, none fused
-launch        sequence | streams | graph             when that is several launches
-ac.kind ...   how a pair is fused: what its own record says
-alone.b       threads of a kernel by itself
-cap.b         its register cap
-kind ...      as above, for all in one
-"""
+"""The space of a pair or a larger group, and its seeds. docs/hfuse.md says what each parameter means, and when."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,10 +3,6 @@
     savings of measured pairs   {(a, b): 30 us, (b, c): 50 us, (c, d): 40 us}
                           -->   a+b|c+d        70 us; b+c alone would save 50
 
-A maximum-weight matching (`fusiond.strategy.composition.groups.matching`): each kernel is in one pair at most, and the
-sum of what the pairs save, each measured alone against its own fastest unfused way, is as large as can be. What the
-pairs save beside each other is then measured.
-
 A grouping is written as its groups, in the order of their letters: `a+c|b` is a and c fused, and b by itself.
 """
 

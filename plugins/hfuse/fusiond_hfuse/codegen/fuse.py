@@ -10,20 +10,6 @@ What the paper does by renaming variables, inlining calls, lifting declarations 
 away: two namespaces keep all names apart, helpers and static shared arrays included (each slot has its own copy of
 everything), and an early `return` leaves a side only. The text depends on block shapes and order, not on sizes: grids
 and the place in the arena are arguments.
-
-Only the last part, the kernel itself, differs from one way of fusing to another:
-
-    warp level, pad      if (thread < 512) { if (block < a's blocks) a } else { if (block < b's blocks) b }
-    warp level, stride   ... for (at = block; at < a's blocks; at += launched blocks) a ...
-    block level          if (this block is one of a's) { if (thread < 512) a; return; }  b
-    vertical             a; b
-
-At block level, whose a block is:
-
-    sequential        all blocks of the first, then all of the next
-    interleaved       in proportion, by the block's number and an upper product
-    ticket            the same, in the order in which blocks begin to run
-    multiprocessor    each multiprocessor in proportion (POD-Attention, Kamath et al., ASPLOS 2025, section 4)
 """
 
 import re

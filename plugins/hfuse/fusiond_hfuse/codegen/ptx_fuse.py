@@ -14,9 +14,8 @@
         ret;
     }
 
-At block level, who has a block is worked out as `fuse.py` does it. What all threads of a warp agree on comes
-out of a shuffle: ptxas knows of no other way that they do, and a side behind a branch that threads of a warp may take
-differently loses its uniform registers (one kernel took 46 registers with the shuffle, 68 without).
+At block level, who has a block is worked out as `fuse.py` does it. What all threads of a warp agree on comes out of a
+shuffle: ptxas knows of no other way that they do (docs/hfuse.md).
 """
 
 import math

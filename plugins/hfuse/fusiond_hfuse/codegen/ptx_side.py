@@ -1,17 +1,6 @@
 """One side of a fused kernel of PTX: its body in a scope of its own, as if it had the block to itself.
 
-    mov.u32 %r1, %tid.x;             -->  mov.u32 %r1, %a_tid_x;           worked out once, before the body
-    mov.u32 %r2, %ntid.x;            -->  mov.u32 %r2, 128;
-    mov.u32 %r3, %nctaid.x;          -->  mov.u32 %r3, %a_grid_x;          a number, where the grid's length is one
-    ld.param.u64 %rd1, [k_param_0];  -->  ld.param.u64 %rd1, [a_x];
-    bar.sync 0;                      -->  bar.sync 1, 128;
-    bar.sync 3, 64;                  -->  bar.sync 2, 64;                  each number that a kernel uses gets its own
-    mov.u32 %r4, smem;               -->  mov.u32 %r4, %a_arena;
-    ld.global.f32 %f1, [table+4];    -->  ld.global.f32 %f1, [a_table+4];
-    call.uni (r), f, (p);            -->  call.uni (r), a_f, (p, ...);     with what the function sees of the block
-    mov.u32 %r5, %envreg2;           -->  mov.u32 %r5, %b_envreg2;         the second side that waits for its grid
-    ret;                             -->  bra $a_end;                      where the thread has more to do; else it goes
-    griddepcontrol.wait;             -->                                   of a launch that depends on none: nothing
+    bar.sync 0;      -->  bar.sync 1, 128;            and the like: the table in docs/hfuse.md, "Fusion of PTX"
 
 PtxRegisters, labels, local and static shared arrays keep their names: scopes of PTX keep them apart.
 """

@@ -50,6 +50,13 @@ class ExecutionError(FusiondError):
         super().__init__(reason)
 
 
+class LaunchRefused(ExecutionError):
+    """A device does not take a Program: an argument, a limit, a step."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Outcome.LAUNCH_REFUSED, reason)
+
+
 class Loaded(Protocol):
     """One Program on the device, with its buffers allocated and guard zones round each of them.
 

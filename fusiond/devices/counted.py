@@ -12,7 +12,7 @@ from pathlib import Path
 
 import fusiond
 from fusiond.build import gxx, nvcc, triton
-from fusiond.devices.base import Binary, Clockless, DataPlane, ExecutionError, Executor
+from fusiond.devices.base import Binary, Clockless, DataPlane, Executor, LaunchRefused
 from fusiond.devices.counting.kernels import CountError
 from fusiond.devices.counting.model import GPUS, Gpu
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
@@ -21,7 +21,7 @@ from fusiond.devices.cpu.provider import CpuProvider
 from fusiond.devices.cuda.provider import CudaProvider
 from fusiond.model.errors import UnknownName
 from fusiond.model.nouns import DeviceInfo, frozen
-from fusiond.model.outcomes import BuildFailed, Outcome
+from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Program, Source, SourceKind
 
 _BOARDS = {
@@ -116,11 +116,11 @@ class CountedProgram(CpuProgram):
         try:
             found = counted(self.program, self._gpu, host=self._hosts_built)
         except CountError as problem:
-            raise ExecutionError(Outcome.LAUNCH_REFUSED, f"it cannot be counted: {problem}") from None
+            raise LaunchRefused(f"it cannot be counted: {problem}") from None
         failed = [row["failed"] for row in found if row["failed"]]
         if failed:
-            raise ExecutionError(Outcome.LAUNCH_REFUSED, f"it cannot be counted: {failed[0]}")
+            raise LaunchRefused(f"it cannot be counted: {failed[0]}")
         bound_us: float = found[0]["program_bound_us"] if found else 0.0
         if bound_us <= 0:
-            raise ExecutionError(Outcome.LAUNCH_REFUSED, "nothing of it can be counted: no kernel is in its timed span")
+            raise LaunchRefused("nothing of it can be counted: no kernel is in its timed span")
         return bound_us

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fusiond.devices.base import ExecutionError
+from fusiond.devices.base import ExecutionError, LaunchRefused
 from fusiond.model.outcomes import Outcome
 from fusiond.model.program import Argument, Bytes, Pointer
 
@@ -35,6 +35,6 @@ def _packed(argument: Argument, address: Callable[[str], int]) -> object:
     if isinstance(argument, Pointer):
         return ctypes.c_void_p(address(argument.buffer))
     if isinstance(argument, Bytes) or argument.dtype not in _SCALARS:
-        raise ExecutionError(Outcome.LAUNCH_REFUSED, "a host function takes pointers and plain scalars only")
+        raise LaunchRefused("a host function takes pointers and plain scalars only")
     packed: object = _SCALARS[argument.dtype](argument.value)
     return packed

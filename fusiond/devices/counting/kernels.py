@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from fusiond.devices.counting.library import Cache, CountingLibrary, CountReques
 from fusiond.devices.counting.model import Gpu
 from fusiond.devices.counting.rows import PtxCode
 from fusiond.devices.counting.sampling import LaunchCounts, Runs
+from fusiond.model.program import Launch
 from fusiond.model.ptx import flat, parser
 
 WORKSPACE_BYTES = 4096
@@ -41,6 +43,9 @@ class CountedShape:
     block: tuple[int, int, int]
     shared_bytes: int = 0  #: Dynamic shared memory
     cooperative: bool = False
+
+
+Shape: TypeAlias = CountedShape | Launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,10 @@ class LoadedPtx:
         self._prepared: dict[object, _Prepared] = {}
         self._places: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
 
+    def variable(self, name: str) -> NDArray[np.uint8]:
+        """The bytes of a variable, by its mangled name."""
+        return self.image.view(next(each for each in self.module.variables if each.name == name))
+
     def code(self, kernel: str) -> PtxCode:
         """The translation of a kernel, by its mangled name. PtxError for what is not known in it."""
         if kernel not in self._codes:
@@ -94,7 +103,7 @@ class LoadedPtx:
     def launch(
         self,
         kernel: str,
-        shape: CountedShape,
+        shape: Shape,
         arguments: Sequence[bytes],
         memory: Sequence[NDArray[np.uint8]],
         cache: Cache,
@@ -167,7 +176,7 @@ class LoadedPtx:
         return self._places[1]
 
     def _request(
-        self, kernel: str, shape: CountedShape, parameters: NDArray[np.uint8], gpu: Gpu, registers: int, barriers: int
+        self, kernel: str, shape: Shape, parameters: NDArray[np.uint8], gpu: Gpu, registers: int, barriers: int
     ) -> CountRequest:
         """A launch but for its memory and its counts; what it points to has to live as long as it. CountError."""
         code, cluster = self.code(kernel), self.clusters[kernel]

@@ -20,7 +20,7 @@ from fusiond.devices.counting import bounds, classes, dependence, layout, librar
 from fusiond.devices.counting.bounds import SECTOR_BYTES, LaunchBound, LaunchWork
 from fusiond.devices.counting.certainty import MOST as MOST_ERROR
 from fusiond.devices.counting.certainty import Traffic, known, traffic
-from fusiond.devices.counting.kernels import CountedShape, CountError, LoadedPtx, beside_buffers
+from fusiond.devices.counting.kernels import CountError, LoadedPtx, beside_buffers
 from fusiond.devices.counting.library import COUNTS, Cache
 from fusiond.devices.counting.model import H100, Gpu
 from fusiond.devices.counting.sampling import LaunchCounts
@@ -40,7 +40,6 @@ from fusiond.model.program import (
     Launch,
     Pointer,
     Program,
-    Source,
     SourceKind,
     SourceLanguage,
     Step,
@@ -161,7 +160,7 @@ class _Run:
 
         self._solved: dict[tuple[str, str, bytes, bytes], Executed | None] = {}
         self._hosts: dict[str, HostLibrary] = {}
-        symbols: dict[str, Mapping[str, str]] = {}
+        self._symbols: dict[str, Mapping[str, str]] = {}
         for source in program.sources:
             if source.kind is SourceKind.HOST:
                 path = host.get(source.name) or gxx.build(source, cache=cache)
@@ -173,8 +172,11 @@ class _Run:
             built = nvcc.named_ptx(with_lines, gpu.arch, cache=cache)
             if isinstance(built, BuildFailed):
                 raise CountError(f"{source.name} does not build: {built.reason}")
-            self._read(source, built.text)
-            self._names[source.name], symbols[source.name] = built.names, built.symbols
+            try:
+                self._units[source.name] = LoadedPtx(built.text, self._library)
+            except PtxError as problem:
+                raise CountError(f"{source.name}: {problem}") from None
+            self._names[source.name], self._symbols[source.name] = built.names, built.symbols
             if not assembled:
                 self._facts[source.name] = {}
                 continue
@@ -186,20 +188,13 @@ class _Run:
                 log.info("%s: instructions of SASS are not counted: %s", source.name, problem)
         self._bounds: dict[str, LaunchBound] = {}
         self._views: dict[str, NDArray[np.uint8]] = {}
-        self._memory: list[NDArray[np.uint8]] = []
-        self._allocate(symbols)
-        self._needs = dependence.needs(program, lambda step: self._kernel(step, symbols))
+        self._memory = self._allocated()
+        self._needs = dependence.needs(program, self._kernel)
         self._arenas = {each.name: each.arena or each.name for each in program.buffers}
         self._wrong: set[str] = set()  # arenas that do not hold right values
         for buffer in program.buffers:
             if buffer.part_of is None:
                 self._fill(buffer, seed)
-
-    def _read(self, source: Source, text: str) -> None:
-        try:
-            self._units[source.name] = LoadedPtx(text, self._library)
-        except PtxError as problem:
-            raise CountError(f"{source.name}: {problem}") from None
 
     def counted(self) -> Counted:
         cache = Cache(self._library, self._gpu.l2_bytes)
@@ -220,7 +215,9 @@ class _Run:
                 if isinstance(result, LaunchCounts) and error:
                     broke = beside_buffers(f"{step.name}: {error}", self._views)
                 done.append((step, result))
-                self._mark_wrong(step, result)
+                reads, writes = self._needs.touched[step.name]
+                if isinstance(result, str) or result.sampled < 1.0 or reads & self._wrong:
+                    self._wrong |= writes
             else:
                 self._step(step)
         cache.flush()
@@ -242,24 +239,19 @@ class _Run:
             if each.role.compared and self._arenas[each.name] not in self._wrong
         }
         lines = {step.name: self._lines(step, result) for step, result in done if isinstance(result, LaunchCounts)}
-        bound_us = None
-        if not failed:
-            bound_us = bounds.program_bound_us(self._program, self._bounds, self._gpu)
+        bound_us = None if failed else bounds.program_bound_us(self._program, self._bounds, self._gpu)
         return Counted(rows=tuple(rows), outputs=outputs, bound_us=bound_us, lines=lines, broke=broke)
 
-    def _allocate(self, symbols: Mapping[str, Mapping[str, str]]) -> None:
+    def _allocated(self) -> list[NDArray[np.uint8]]:
         blocks = {name: layout.aligned(home_bytes(members)) for name, members in homes(self._program).items()}
-        self._memory = list(blocks.values())
         for each in self._program.buffers:
             if each.symbol is None:
                 whole = blocks[each.arena or each.name]
                 self._views[each.name] = whole[each.offset_bytes : each.offset_bytes + each.size_bytes]
             else:
                 source, _, symbol = each.symbol.partition(":")
-                unit = self._units[source]
-                mangled = symbols[source][symbol]
-                variable = next(one for one in unit.module.variables if one.name == mangled)
-                self._views[each.name] = unit.image.view(variable)[: each.size_bytes]
+                self._views[each.name] = self._units[source].variable(self._symbols[source][symbol])[: each.size_bytes]
+        return list(blocks.values())
 
     def _fill(self, buffer: Buffer, seed: int) -> None:
         view, parts = self._views[buffer.name], 1
@@ -276,16 +268,13 @@ class _Run:
             view[begin : begin + data.size] = data[: view.size - begin]
 
     def _launch(self, step: Launch, cache: Cache) -> LaunchCounts:
-        shape = CountedShape(
-            grid=step.grid, block=step.block, shared_bytes=step.shared_bytes, cooperative=step.cooperative
-        )
         kernel = self._names[step.source][step.entry]
         arguments = [self._bytes(each) for each in step.arguments]
         facts = self._facts[step.source].get(step.entry)
         must = self._needs.whole.get(step.name)
         result = self._units[step.source].launch(
             kernel,
-            shape,
+            step,
             arguments,
             self._memory,
             cache,
@@ -300,19 +289,14 @@ class _Run:
             raise CountError(f"too large to be run whole ({MOST:,} instructions of warps), and {why}")
         return dataclasses.replace(result, steered=step.name in self._needs.steered)
 
-    def _kernel(self, step: Launch, symbols: Mapping[str, Mapping[str, str]]) -> tuple[PtxKernel, dict[str, str]]:
+    def _kernel(self, step: Launch) -> tuple[PtxKernel, dict[str, str]]:
         """A launch's kernel, and the buffers that its module's variables are."""
         found = {}
         for each in self._program.buffers:
             source, _, symbol = (each.symbol or "").partition(":")
             if source == step.source:
-                found[symbols[source][symbol]] = each.name
+                found[self._symbols[source][symbol]] = each.name
         return self._units[step.source].module.kernels[self._names[step.source][step.entry]], found
-
-    def _mark_wrong(self, step: Launch, result: LaunchCounts | str) -> None:
-        reads, writes = self._needs.touched[step.name]
-        if isinstance(result, str) or result.sampled < 1.0 or reads & self._wrong:
-            self._wrong |= writes
 
     def _bytes(self, argument: Argument) -> bytes:
         if isinstance(argument, Pointer):
@@ -326,16 +310,13 @@ class _Run:
 
     def _step(self, step: Step) -> None:
         for source, target in step.messages:
-            self._copy(source, target)
+            self._views[target][:] = self._views[source]
+            if self._arenas[source] in self._wrong:
+                self._wrong.add(self._arenas[target])
         if isinstance(step, FillStep):
             self._views[step.buffer][:] = step.byte
         elif isinstance(step, HostCall):
             self._hosts[step.source].call(step.entry, step.arguments, self._address)
-
-    def _copy(self, source: str, target: str) -> None:
-        self._views[target][:] = self._views[source]
-        if self._arenas[source] in self._wrong:
-            self._wrong.add(self._arenas[target])
 
     def _row(self, step: Launch, result: LaunchCounts | str, dram: Traffic) -> CountRow:
         begin = CountRow(program=self._label, launch=step.name, kernel=step.entry, model=self._gpu.name)

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from fusiond.build import gxx
-from fusiond.devices.base import Array, Clockless, DataPlane, ExecutionError
+from fusiond.devices.base import Array, Clockless, DataPlane, ExecutionError, LaunchRefused
 from fusiond.devices.cpu import interpreted, native
 from fusiond.devices.cpu.interpreted import InterpretedModule
 from fusiond.devices.cpu.link import Link
@@ -136,9 +136,8 @@ class CpuProgram:
                 source, _, symbol = buffer.symbol.partition(":")
                 memory = self._modules[source].symbol(gxx.exported_symbol(self.program.source(source), symbol))
                 if memory.nbytes < buffer.size_bytes:
-                    raise ExecutionError(
-                        Outcome.LAUNCH_REFUSED,
-                        f"{buffer.name} has {buffer.size_bytes} bytes, the variable {symbol} {memory.nbytes}",
+                    raise LaunchRefused(
+                        f"{buffer.name} has {buffer.size_bytes} bytes, the variable {symbol} {memory.nbytes}"
                     )
                 found[buffer.name] = memory[: buffer.size_bytes]
         return found
@@ -234,7 +233,7 @@ class CpuProgram:
             else:
                 done = entry.launch(launch, arguments, self._reachable())
         except native.NativeError as problem:
-            raise ExecutionError(Outcome.LAUNCH_REFUSED, f"{step.name}: {problem}") from None
+            raise LaunchRefused(f"{step.name}: {problem}") from None
         if isinstance(done, str):
             raise ExecutionError(Outcome.CRASHED, f"{step.name}: {done}")
         if isinstance(done, native.Fault):
@@ -251,7 +250,7 @@ class CpuProgram:
         if isinstance(argument, Pointer):
             self._live(argument.buffer, step)
             if argument.buffer in self._symbols:
-                raise ExecutionError(Outcome.LAUNCH_REFUSED, f"{argument.buffer} is a variable and no argument")
+                raise LaunchRefused(f"{argument.buffer} is a variable and no argument")
             return self._of[argument.buffer].views[argument.buffer]
         if isinstance(argument, Bytes):
             return argument.filled(lambda name: self._address(name, step))

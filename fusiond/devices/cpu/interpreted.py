@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from fusiond.build import gxx, nvcc, ptx_entries
 from fusiond.build.cache import default_folder, of_folder
 from fusiond.build.cpu.lowering import NOT_EMULATED
 from fusiond.devices.counting import library
-from fusiond.devices.counting.kernels import CountedShape, CountError, LoadedPtx, beside_buffers
+from fusiond.devices.counting.kernels import CountError, LoadedPtx, beside_buffers
 from fusiond.devices.counting.library import Cache
 from fusiond.devices.counting.model import H100
 from fusiond.devices.cpu import native
@@ -104,8 +105,7 @@ class InterpretedModule:
 
     def symbol(self, name: str) -> Bytes:
         """The bytes of a variable, to read and write; not beyond `close`."""
-        name = self._names.get(name, name)
-        return self.loaded.image.view(next(each for each in self.loaded.module.variables if each.name == name))
+        return self.loaded.variable(self._names.get(name, name))
 
     def close(self) -> None:
         self.cache.close()
@@ -126,49 +126,38 @@ class InterpretedEntry:
         line of the PTX. `buffers`: all that it may touch beside the module's own variables, by names for people.
         NativeError where it is refused."""
         packed = native.pack(self.name, self.argument_bytes, arguments)
-        self._check(launch)
-        shape = CountedShape(
-            grid=launch.grid, block=launch.block, shared_bytes=launch.shared_bytes, cooperative=launch.cooperative
-        )
+        for problem in self._refusals(launch):
+            raise NativeError(problem)
         backwards = launch.checked and launch.seed % 2 == 1
         memory, loaded, cache = list(buffers.values()), self.module.loaded, self.module.cache
         begun = time.thread_time_ns()
         try:
-            done = loaded.launch(self.name, shape, packed, memory, cache, H100, backwards=backwards)
+            done = loaded.launch(self.name, launch, packed, memory, cache, H100, backwards=backwards)
         except (PtxError, CountError) as problem:
             raise NativeError(str(problem)) from None
         if done.failed is not None:
             return beside_buffers(done.failed, buffers)
         return Finished(elapsed_ns=time.thread_time_ns() - begun, switches=0)
 
-    def _check(self, launch: NativeLaunch) -> None:
-        """NativeError for a launch that the driver would refuse."""
+    def _refusals(self, launch: NativeLaunch) -> Iterator[str]:
+        """Why the driver would refuse a launch."""
         loaded, head = self.module.loaded, ptx_entries.module(self.module.text).entries[self.name]
-        threads = int(np.prod(launch.block))
+        threads, blocks = math.prod(launch.block), math.prod(launch.grid)
         if not 0 < threads <= _MOST_THREADS or launch.block[2] > 64:
-            raise NativeError("a block has 1 to 1024 threads, at most 1024 x 1024 x 64 a side")
+            yield "a block has 1 to 1024 threads, at most 1024 x 1024 x 64 a side"
         if 0 in launch.grid or launch.grid[1] > 65535 or launch.grid[2] > 65535:
-            raise NativeError("a grid has 1 to 2147483647 x 65535 x 65535 blocks")
-        static = loaded.code(self.name).layout.shared_bytes
-        if static + launch.shared_bytes > MOST_SHARED_BYTES:
-            raise NativeError(f"a block has at most {MOST_SHARED_BYTES} bytes of shared memory")
-        blocks, together = (
-            int(np.prod(launch.grid, dtype=np.int64)),
-            H100.resident(threads, static + launch.shared_bytes),
-        )
+            yield "a grid has 1 to 2147483647 x 65535 x 65535 blocks"
+        shared_bytes = loaded.code(self.name).layout.shared_bytes + launch.shared_bytes
+        if shared_bytes > MOST_SHARED_BYTES:
+            yield f"a block has at most {MOST_SHARED_BYTES} bytes of shared memory"
+        together = H100.resident(threads, shared_bytes)
         if launch.cooperative and blocks > together:
-            raise NativeError(
-                f"a cooperative launch of {blocks} blocks: an H100 keeps at most {together} of them at once"
-            )
+            yield f"a cooperative launch of {blocks} blocks: an H100 keeps at most {together} of them at once"
         required, most = head.directive("reqntid"), head.directive("maxntid")
         if required is not None and launch.block != (*required, 1, 1)[:3]:
-            raise NativeError(
-                f"{self.name} is for blocks of {_sides(required)} threads (.reqntid), not {_sides(launch.block)}"
-            )
-        if most is not None and threads > int(np.prod(most)):
-            raise NativeError(
-                f"{self.name} is for blocks of at most {int(np.prod(most))} threads (.maxntid), not {threads}"
-            )
+            yield f"{self.name} is for blocks of {_sides(required)} threads (.reqntid), not {_sides(launch.block)}"
+        if most is not None and threads > math.prod(most):
+            yield f"{self.name} is for blocks of at most {math.prod(most)} threads (.maxntid), not {threads}"
 
 
 def _sides(sides: Sequence[int]) -> str:

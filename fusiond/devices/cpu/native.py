@@ -25,6 +25,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fusiond.devices.counting.kernels import CountedShape
+
 ABI = 5
 _CHECKED = 1
 _COOPERATIVE = 2
@@ -55,14 +57,10 @@ class FaultKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NativeLaunch:
-    """How a kernel is started."""
+class NativeLaunch(CountedShape):
+    """How a kernel is started. Cooperative: all blocks are alive at once, so that they may wait for each other."""
 
-    grid: Dim3
-    block: Dim3
-    shared_bytes: int = 0
     seed: int = 0  # 0: blocks and threads in order; any other: in a random order that the seed determines
-    cooperative: bool = False  # all blocks alive at once: they may wait for each other
     checked: bool = False  # poison shared memory before each block and look for writes behind it; not for timing
 
 

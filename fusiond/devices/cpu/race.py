@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fusiond.build import gxx
 from fusiond.build.exporting.bundle import read_bundle
 from fusiond.build.working import working_folder
-from fusiond.devices.base import ExecutionError
+from fusiond.devices.base import ExecutionError, LaunchRefused
 from fusiond.devices.cpu import interpreted
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
 from fusiond.devices.cpu.native import Argument, NativeError, NativeLaunch
@@ -193,9 +193,7 @@ def _cut(step: plans.Launch, blocks: int | None) -> plans.Launch:
 
 def _in_step(host: Path, kernel: Path, loaded: CpuProgram, step: plans.Launch, timeout_s: float) -> list[str]:
     if any(isinstance(each, plans.Bytes) and each.pointers for each in step.arguments):
-        raise ExecutionError(
-            Outcome.LAUNCH_REFUSED, f"{step.name}: addresses inside a struct cannot be handed to another process"
-        )
+        raise LaunchRefused(f"{step.name}: addresses inside a struct cannot be handed to another process")
     launch, arguments = loaded.prepared(step)
     entry = gxx.exported(loaded.program.source(step.source), step.entry)
     symbols = loaded.symbols(step.source)

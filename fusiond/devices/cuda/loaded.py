@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fusiond.devices.base import Array, ExecutionError
+from fusiond.devices.base import Array, ExecutionError, LaunchRefused
 from fusiond.devices.cuda import loop, loop_code
 from fusiond.devices.cuda.driver import Driver, DriverError
 from fusiond.devices.cuda.failures import named
@@ -87,7 +87,7 @@ class CudaProgram:
         self._tables: dict[str, EntryTable] = {}
         self._hosts: dict[str, HostLibrary] = {}
         for reason in _refusals(program, driver):
-            raise ExecutionError(Outcome.LAUNCH_REFUSED, reason)
+            raise LaunchRefused(reason)
         self._load_sources()
         self._functions = self._kernels()
         with named("allocating the buffers"):
@@ -151,11 +151,9 @@ class CudaProgram:
         on another one."""
         for step in self.program.steps:
             if not isinstance(step, Launch) or not step.counted or step.cooperative:
-                raise ExecutionError(
-                    Outcome.LAUNCH_REFUSED, f"step {step.name!r} is not an ordinary launch that is counted"
-                )
+                raise LaunchRefused(f"step {step.name!r} is not an ordinary launch that is counted")
             if step.after:
-                raise ExecutionError(Outcome.LAUNCH_REFUSED, f"step {step.name!r} depends on {step.after[0]!r}")
+                raise LaunchRefused(f"step {step.name!r} depends on {step.after[0]!r}")
         return tuple(self._issuer.bare_launches())
 
     def issue_by(self, enqueue: Callable[[], None], commands: int) -> None:
@@ -341,7 +339,7 @@ class CudaProgram:
             if problem is None and threads > most:
                 problem = f"{threads} threads per block, {step.entry} allows {most} (its registers or launch bounds)"
             if problem is not None:
-                raise ExecutionError(Outcome.LAUNCH_REFUSED, f"step {step.name!r}: {problem}")
+                raise LaunchRefused(f"step {step.name!r}: {problem}")
         for (source, text), (function, _) in found.items():
             launches = [step for step in self.program.launches if (step.source, step.entry) == (source, text)]
             if most_shared := max(step.shared_bytes for step in launches):
@@ -374,15 +372,12 @@ class CudaProgram:
     def _capture(self, held_up: bool) -> None:
         """The counted part as a CUDA graph; as several where something between them is not counted."""
         if held_up:
-            raise ExecutionError(
-                Outcome.LAUNCH_REFUSED,
-                "a CUDA graph holds no host calls, allocations, prefetches or copies of pageable memory",
+            raise LaunchRefused(
+                "a CUDA graph holds no host calls, allocations, prefetches or copies of pageable memory"
             )
         if any(isinstance(step, CopyBatch) for piece in self._pieces for step in piece):
             # The capture would fail with error 900.
-            raise ExecutionError(
-                Outcome.LAUNCH_REFUSED, "a CUDA graph has no node for copies in a batch: issue them on streams"
-            )
+            raise LaunchRefused("a CUDA graph has no node for copies in a batch: issue them on streams")
         lead = self._streams.lead
         for number, piece in enumerate(self._pieces):
             if not any(step.counted for step in piece):

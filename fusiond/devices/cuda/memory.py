@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fusiond.devices.base import Array, ExecutionError
+from fusiond.devices.base import Array, LaunchRefused
 from fusiond.devices.cuda.driver import Driver
 from fusiond.model.language.narrow import numpy_dtype
-from fusiond.model.outcomes import Outcome
 from fusiond.model.program import Memory, Program, Role, home_bytes, homes
 
 GUARD_BYTES = 4096
@@ -134,9 +133,8 @@ class ProgramMemory:
                 if buffer.symbol is not None:
                     address, size = symbols[buffer.name]
                     if size < buffer.size_bytes:
-                        raise ExecutionError(
-                            Outcome.LAUNCH_REFUSED,
-                            f"buffer {buffer.name!r} has {buffer.size_bytes} bytes, {buffer.symbol} has {size}",
+                        raise LaunchRefused(
+                            f"buffer {buffer.name!r} has {buffer.size_bytes} bytes, {buffer.symbol} has {size}"
                         )
                     self.blocks[buffer.name] = DeviceAllocation(cuda, Memory.DEVICE, buffer.size_bytes, address=address)
             for home, members in homes(program).items():
@@ -166,7 +164,7 @@ class ProgramMemory:
         block, start = self.place(names[0])
         last, offset = self.place(names[-1])
         if last is not block or any(self.place(each)[0] is not block for each in names):
-            raise ExecutionError(Outcome.LAUNCH_REFUSED, f"buffers {', '.join(names)} do not lie in one arena")
+            raise LaunchRefused(f"buffers {', '.join(names)} do not lie in one arena")
         return block, start, offset + self._buffers[names[-1]].size_bytes - start
 
     def write(self, name: str, data: Array) -> None:
@@ -276,7 +274,7 @@ def refuse_too_much(cuda: Any, program: Program) -> None:
     left = int(total * LEFT_TO_OTHERS)
     if needed > free - left:
         spared = f"{_gib(free)} GiB are free, and {_gib(left)} are left to others"
-        raise ExecutionError(Outcome.LAUNCH_REFUSED, f"it needs {_gib(needed)} GiB of device memory; {spared}")
+        raise LaunchRefused(f"it needs {_gib(needed)} GiB of device memory; {spared}")
 
 
 def _gib(size_bytes: int) -> str:

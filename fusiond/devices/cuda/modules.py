@@ -9,11 +9,10 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_ulonglong, c_void_p
 from typing import Any
 
-from fusiond.devices.base import ExecutionError
+from fusiond.devices.base import LaunchRefused
 from fusiond.devices.cuda.driver import Driver
 from fusiond.model.gpu.entry_table import EntryName
 from fusiond.model.language.narrow import scalar
-from fusiond.model.outcomes import Outcome
 from fusiond.model.program import Argument, Bytes, HostCall, Launch, Pointer
 
 
@@ -56,10 +55,9 @@ class DriverFunction:
         each = self._driver.asked(c_int, ask, self.handle, math.prod(step.block), step.shared_bytes)
         most, blocks = each * multiprocessors, math.prod(step.grid)
         if blocks > most:
-            raise ExecutionError(
-                Outcome.LAUNCH_REFUSED,
+            raise LaunchRefused(
                 f"step {step.name!r}: a cooperative grid of {blocks} blocks; {most} are resident at once"
-                f" ({each} on each of {multiprocessors} multiprocessors)",
+                f" ({each} on each of {multiprocessors} multiprocessors)"
             )
 
     def launch(self, step: Launch, entry: EntryName, packed: bytes, stream: int) -> None:
@@ -83,23 +81,18 @@ def value_bytes(argument: Argument, address: Callable[[str], int]) -> bytes:
     try:
         return scalar(argument.dtype, argument.value).tobytes()
     except (OverflowError, TypeError, ValueError) as problem:
-        raise ExecutionError(
-            Outcome.LAUNCH_REFUSED, f"{argument.value!r} is not of type {argument.dtype}: {problem}"
-        ) from None
+        raise LaunchRefused(f"{argument.value!r} is not of type {argument.dtype}: {problem}") from None
 
 
 def check_arguments(step: Launch | HostCall, sizes: tuple[int, ...]) -> None:
     """Refuse a step whose arguments are not those of its function: number, and bytes of each."""
     given = [len(value_bytes(each, lambda _: 0)) for each in step.arguments]
     if len(given) != len(sizes):
-        raise ExecutionError(
-            Outcome.LAUNCH_REFUSED, f"step {step.name!r} passes {len(given)} arguments, {step.entry} takes {len(sizes)}"
-        )
+        raise LaunchRefused(f"step {step.name!r} passes {len(given)} arguments, {step.entry} takes {len(sizes)}")
     for index, (have, want) in enumerate(zip(given, sizes, strict=True)):
         if have != want:
-            raise ExecutionError(
-                Outcome.LAUNCH_REFUSED,
-                f"step {step.name!r}: argument {index} has {have} bytes, {step.entry} takes {want} there",
+            raise LaunchRefused(
+                f"step {step.name!r}: argument {index} has {have} bytes, {step.entry} takes {want} there"
             )
 
 

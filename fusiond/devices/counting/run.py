@@ -202,23 +202,15 @@ class _Run:
         failed = ""
         broke: str | None = None
         for step in self._program.steps:
-            if failed:
-                if isinstance(step, Launch):
-                    done.append((step, f"not run: {failed}"))
-            elif isinstance(step, Launch):
-                try:
-                    result: LaunchCounts | str = self._launch(step, cache)
-                except (PtxError, CountError) as problem:
-                    result = str(problem)
-                error = result if isinstance(result, str) else result.failed
-                failed = f"{step.name} failed" if error else ""
-                if isinstance(result, LaunchCounts) and error:
-                    broke = beside_buffers(f"{step.name}: {error}", self._views)
+            if isinstance(step, Launch):
+                result = f"not run: {failed}" if failed else self._launched(step, cache)
                 done.append((step, result))
-                reads, writes = self._needs.touched[step.name]
-                if isinstance(result, str) or result.sampled < 1.0 or reads & self._wrong:
-                    self._wrong |= writes
-            else:
+                error = _failure(result)
+                if error and not failed:
+                    failed = f"{step.name} failed"
+                    if isinstance(result, LaunchCounts):
+                        broke = beside_buffers(f"{step.name}: {error}", self._views)
+            elif not failed:
                 self._step(step)
         cache.flush()
         ran = [result for _, result in done if isinstance(result, LaunchCounts)]
@@ -266,6 +258,17 @@ class _Run:
         data = np.ascontiguousarray(initial(drawn, seed)).view(np.uint8)
         for begin in range(0, view.size, data.size):
             view[begin : begin + data.size] = data[: view.size - begin]
+
+    def _launched(self, step: Launch, cache: Cache) -> LaunchCounts | str:
+        """What a launch did, or why it cannot be counted."""
+        try:
+            result: LaunchCounts | str = self._launch(step, cache)
+        except (PtxError, CountError) as problem:
+            result = str(problem)
+        reads, writes = self._needs.touched[step.name]
+        if isinstance(result, str) or result.sampled < 1.0 or reads & self._wrong:
+            self._wrong |= writes
+        return result
 
     def _launch(self, step: Launch, cache: Cache) -> LaunchCounts:
         kernel = self._names[step.source][step.entry]
@@ -320,9 +323,8 @@ class _Run:
 
     def _row(self, step: Launch, result: LaunchCounts | str, dram: Traffic) -> CountRow:
         begin = CountRow(program=self._label, launch=step.name, kernel=step.entry, model=self._gpu.name)
-        failed = result if isinstance(result, str) else result.failed
-        if isinstance(result, str) or failed is not None:
-            return dataclasses.replace(begin, failed=failed)
+        if isinstance(result, str) or result.failed is not None:
+            return dataclasses.replace(begin, failed=_failure(result))
         total = {name: int(result.counts[name].sum()) for name in COUNTS.names or ()}
         compulsory = result.compulsory_read_sectors + result.compulsory_write_sectors
         executed = self._executed(step, result)
@@ -399,6 +401,10 @@ class _Run:
             for name in COUNTS.names or ():
                 total[name] += counts[name]
         return found
+
+
+def _failure(result: LaunchCounts | str) -> str | None:
+    return result if isinstance(result, str) else result.failed
 
 
 def _least(result: LaunchCounts, total: Mapping[str, int]) -> dict[str, int]:

@@ -2,20 +2,16 @@
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-from clang import cindex
-from clang.cindex import CursorKind
 
 from fusiond.model.errors import RequestError
 from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.cuda_declarations import declarations
+from fusiond_hfuse.frontend.cursors import DECLARATIONS_FILE, MAIN, CursorKind, cindex
 from fusiond_hfuse.frontend.includes import without_comments
-from fusiond_hfuse.frontend.source_kernel import KernelParameter, TranslationUnit
+from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 
-MAIN = "/fusiond/kernel.cu"
-DECLARATIONS_FILE = "/fusiond/declarations.h"
 OURS = ("fusiond_signature", "fusiond_instantiate", "fusiond_constant", "fusiond_pointee", "fusiond_whole",
         "fusiond_complete")  # fmt: skip
 
@@ -101,22 +97,6 @@ class ClangTree:
             if each.kind in (CursorKind.FUNCTION_DECL, CursorKind.FUNCTION_TEMPLATE)
             and cursors.file_of(each) == DECLARATIONS_FILE
         )
-
-    def parameters(
-        self, body: cindex.Cursor, where: str, parameter: Callable[[cindex.Cursor, cindex.Type], KernelParameter]
-    ) -> tuple[KernelParameter, ...]:
-        """The kernel's parameters, with their types in the instance. RequestError where these cannot be told."""
-        written = [child for child in cursors.children(body) if child.kind is CursorKind.PARM_DECL]
-        signature = next((each for each in cursors.children(self.cursor) if each.spelling == "fusiond_signature"), None)
-        kind = signature.underlying_typedef_type.get_canonical() if signature is not None else None
-        if kind is None or kind.kind is not cindex.TypeKind.FUNCTIONPROTO:
-            after = [message for line, _, message in self.errors() if line > self.lines]
-            reason = after[0] if after else "its type cannot be told"
-            raise RequestError(f"{self.reading.function}: {reason}", where=where)
-        kinds = list(kind.argument_types())
-        if len(kinds) != len(written):
-            raise RequestError(f"{self.reading.function} takes a list of parameters of any length", where=where)
-        return tuple(parameter(cursor, each) for cursor, each in zip(written, kinds, strict=True))
 
     def located(self, record: str, names: list[str]) -> list[tuple[cindex.Type, int]] | None:
         """The types of a struct's members, those of its bases too, and their places in bytes; None where these cannot

@@ -9,6 +9,9 @@ from clang.cindex import CursorKind as CursorKind
 
 from fusiond_hfuse.frontend.shadows import SHADOWED
 
+MAIN = "/fusiond/kernel.cu"
+DECLARATIONS_FILE = "/fusiond/declarations.h"
+
 SCOPES = (CursorKind.NAMESPACE, CursorKind.LINKAGE_SPEC, CursorKind.UNEXPOSED_DECL)
 RECORDS = (CursorKind.STRUCT_DECL, CursorKind.CLASS_DECL, CursorKind.CLASS_TEMPLATE, CursorKind.UNION_DECL,
            CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)  # fmt: skip
@@ -33,7 +36,7 @@ def children(cursor: cindex.Cursor) -> tuple[cindex.Cursor, ...]:
     return found
 
 
-def written_in(cursor: cindex.Cursor, file: str) -> list[cindex.Cursor]:
+def written_in(cursor: cindex.Cursor) -> list[cindex.Cursor]:
     """What stands directly in a unit's cursor and in its main file, which is read last: macros, then declarations."""
     everything = children(cursor)
     macros = next((at for at, each in enumerate(everything) if each.kind.is_declaration()), len(everything))
@@ -41,7 +44,7 @@ def written_in(cursor: cindex.Cursor, file: str) -> list[cindex.Cursor]:
     for part in (everything[macros:], everything[:macros]):
         for each in reversed(part):
             where = file_of(each)
-            if where == file:
+            if where == MAIN:
                 found.append(each)
             elif where is not None:
                 break
@@ -123,21 +126,12 @@ def operator(cursor: cindex.Cursor) -> str:
     return names[kind] if 0 <= kind < len(names) else ""
 
 
-def tokens(unit: cindex.TranslationUnit, file: str, start: int, end: int) -> Iterator[cindex.Token]:
-    """What stands from one offset to another, comments left out. (Those of a cursor that begins with a macro would be
-    the macro's.)"""
-    where = cindex.File.from_name(unit, file)
-    first, last = (cindex.SourceLocation.from_offset(unit, where, at) for at in (start, end))
-    found = unit.get_tokens(extent=cindex.SourceRange.from_locations(first, last))
-    return (each for each in found if each.kind is not cindex.TokenKind.COMMENT)
-
-
 class _Ranges(ctypes.Structure):
     _fields_ = (("count", ctypes.c_uint), ("ranges", ctypes.POINTER(cindex.SourceRange)))
 
 
-def skipped(unit: cindex.TranslationUnit, file: str) -> list[tuple[int, int]]:
-    """The parts of a file, in bytes, that `#if` and its like leave out. (The bindings have no name for this call.)"""
+def skipped(unit: cindex.TranslationUnit) -> list[tuple[int, int]]:
+    """The parts of the main file, in bytes, that `#if` and its like leave out. (The bindings do not name this call.)"""
     library = cindex.conf.lib
     ask, done = library.clang_getAllSkippedRanges, library.clang_disposeSourceRangeList
     ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.POINTER(_Ranges)
@@ -148,7 +142,7 @@ def skipped(unit: cindex.TranslationUnit, file: str) -> list[tuple[int, int]]:
         return [
             (each.start.offset, each.end.offset)
             for each in ranges
-            if each.start.file is not None and each.start.file.name == file
+            if each.start.file is not None and each.start.file.name == MAIN
         ]
     finally:
         done(found)
@@ -161,12 +155,12 @@ def initializer(variable: cindex.Cursor) -> cindex.Cursor | None:
     return cindex.Cursor.from_cursor_result(ask(variable), ask, (variable,))
 
 
-def use(cursor: cindex.Cursor, declarations: str) -> bool:
+def use(cursor: cindex.Cursor) -> bool:
     """Whether a cursor is a use of a built-in variable or of the barrier."""
     return (
         cursor.kind is CursorKind.DECL_REF_EXPR
         and cursor.spelling in SHADOWED
-        and file_of(cursor.referenced) == declarations
+        and file_of(cursor.referenced) == DECLARATIONS_FILE
     )
 
 

@@ -5,11 +5,10 @@ place in clang's tree is a place there.
 """
 
 import functools
-from collections.abc import Collection, Iterator
 
 from fusiond.model.nouns import Rejection
-from fusiond_hfuse.frontend import clang_tree, cursors, directives
-from fusiond_hfuse.frontend.cursors import cindex
+from fusiond_hfuse.frontend import clang_tree
+from fusiond_hfuse.frontend.cursors import MAIN, cindex
 from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 
 
@@ -20,8 +19,7 @@ class EditedText:
         self.unit = unit
         self.tree = tree
         self.name = name
-        self.data = unit.text.encode()
-        self.code = clang_tree.blanked(self.data)
+        self.code = clang_tree.blanked(unit.text.encode())
         self.edits: dict[tuple[int, int], str] = {}  #: By start and end, what stands there instead
         self.rejections: list[Rejection] = []
         self.scope: tuple[str, ...] = ()  #: The kernel's namespaces
@@ -41,13 +39,11 @@ class EditedText:
     @functools.cached_property
     def tokens(self) -> list[cindex.Token]:
         """All of the text, comments left out."""
-        return list(cursors.tokens(self.tree.unit, clang_tree.MAIN, 0, len(self.data)))
-
-    def words(self, start: int, end: int, names: Collection[str]) -> Iterator[tuple[int, str]]:
-        """(offset, name) of each of these names that stands there."""
-        for each in directives.WORD.finditer(self.code, start, end):
-            if each.group() in names:
-                yield each.start(), each.group()
+        unit = self.tree.unit
+        where = cindex.File.from_name(unit, MAIN)
+        first, last = (cindex.SourceLocation.from_offset(unit, where, at) for at in (0, len(self.code)))
+        found = unit.get_tokens(extent=cindex.SourceRange.from_locations(first, last))
+        return [each for each in found if each.kind is not cindex.TokenKind.COMMENT]
 
     def constant(self, expression: str) -> int | None:
         """The value of an integral expression where the kernel stands; None when it cannot be told."""

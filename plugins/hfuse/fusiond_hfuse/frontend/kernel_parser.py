@@ -21,17 +21,15 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
 from fusiond.model.errors import RequestError, UnknownName
 from fusiond.model.nouns import Rejection
 from fusiond_hfuse.frontend import barriers, clang_tree, cursors, launches, shadows, slicing, uniformity
-from fusiond_hfuse.frontend.call_graph import CallGraph
-from fusiond_hfuse.frontend.clang_tree import DECLARATIONS_FILE, MAIN, ClangTree, Reading
+from fusiond_hfuse.frontend.clang_tree import ClangTree, Reading
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
 from fusiond_hfuse.frontend.device_variables import DeviceVariables
 from fusiond_hfuse.frontend.edited_text import EditedText
-from fusiond_hfuse.frontend.parameters import parameter
+from fusiond_hfuse.frontend.parameters import of_kernel
 from fusiond_hfuse.frontend.shadowing import Shadowing
 from fusiond_hfuse.frontend.shared_memory import MOVED, SharedMemory
 from fusiond_hfuse.frontend.source_kernel import UNREAD, Edit, KernelParameter, Parsed, TranslationUnit, applied
@@ -44,22 +42,11 @@ def parse_kernel(unit: TranslationUnit, reading: Reading, *, move: bool = False)
     dynamic one. RequestError where there is no such kernel, or its declaration cannot be read; what cannot be fused in
     this form is a Rejection in the result."""
     cut = slicing.sliced(unit, reading)
-    return cut, _parsed(_ParseRequest((cut.text, cut.origins, cut.system), reading, move, cut))
-
-
-@dataclass(frozen=True, slots=True)
-class _ParseRequest:
-    """All that decides a Parsed; the unit is what the text and the origins are of."""
-
-    text: tuple[str, tuple[tuple[str, int], ...], tuple[str, ...]]
-    reading: Reading
-    move: bool
-    unit: TranslationUnit = field(compare=False)
+    return cut, _parsed(cut, reading, move)
 
 
 @functools.lru_cache(maxsize=64)  # a kernel stands in many pairs, and each of them reads its files again
-def _parsed(request: _ParseRequest) -> Parsed:
-    unit, reading = request.unit, request.reading
+def _parsed(unit: TranslationUnit, reading: Reading, move: bool) -> Parsed:
     tree = ClangTree(unit, unit.text, reading)
     try:
         text, found = _found(unit, reading, tree)
@@ -71,8 +58,7 @@ def _parsed(request: _ParseRequest) -> Parsed:
                 raise RequestError(f"{_NOT_CUDA}: {message}{_brought(unit)}", where=unit.where(line))
             if line <= tree.lines:
                 text.refuse(UNREAD, line, f"{_NOT_CUDA}: {message}{_brought(unit)}")
-        parameters = tree.parameters(body, reading.where, functools.partial(parameter, tree))
-        parsed = _read(request, text, found, parameters)
+        parsed = _read(reading, move, text, found, of_kernel(tree, body, reading.where))
         if not parsed.rejections:
             left = _second_look(unit, parsed, reading, text.refusal)
             parsed = dataclasses.replace(parsed, rejections=tuple(dict.fromkeys(left)))
@@ -92,7 +78,7 @@ _Found = tuple[cindex.Cursor, list[cindex.Cursor], list[cindex.Cursor]]
 
 
 def _found(unit: TranslationUnit, reading: Reading, tree: ClangTree) -> tuple[EditedText, _Found]:
-    top = [each for each in cursors.written_in(tree.cursor, MAIN) if each.spelling not in clang_tree.OURS]
+    top = [each for each in cursors.written_in(tree.cursor) if each.spelling not in clang_tree.OURS]
     text = EditedText(unit, tree, reading.name)
     known = [(name, each) for name, each in _declared(top) if cursors.has(each, CursorKind.CUDAGLOBAL_ATTR)]
     body, declarations = _definition(known, reading.entry, reading.instance is not None, reading.where)
@@ -101,35 +87,36 @@ def _found(unit: TranslationUnit, reading: Reading, tree: ClangTree) -> tuple[Ed
     return text, (body, declarations, top)
 
 
-def _read(request: _ParseRequest, text: EditedText, found: _Found, parameters: tuple[KernelParameter, ...]) -> Parsed:
+def _read(
+    reading: Reading, move: bool, text: EditedText, found: _Found, parameters: tuple[KernelParameter, ...]
+) -> Parsed:
     """What the tree says of the kernel."""
-    reading, (body, declarations, top) = request.reading, found
-    graph, shared = CallGraph(text, move=request.move), SharedMemory(text, move=request.move)
+    body, declarations, top = found
+    shared = SharedMemory(text, move=move)
+    shadowing = Shadowing(text, shared)
     variables = DeviceVariables(text, frozenset(reading.variables))
     declared = list(_declared(top))
     own = {each.hash for each in declarations}
-    graph.functions += [each for _, each in declared if each.kind in cursors.FUNCTIONS and each.hash not in own]
+    shadowing.functions += [each for _, each in declared if each.kind in cursors.FUNCTIONS and each.hash not in own]
     for name, cursor in declared:
         shared.file_wide(cursor)
         variables.declare(cursor, name)
-    graph.close(body)
-    functions = (body, *graph.functions)
-
-    shadowing = Shadowing(text, graph, shared)
+    shadowing.close(body)
+    functions = (body, *shadowing.functions)
     for cursor in declarations:
         shadowing.rewrite(cursor)
     shadowing.body(body)
-    for function in graph.functions:
-        if function.spelling in graph.seeing:
+    for function in shadowing.functions:
+        if function.spelling in shadowing.seeing:
             shadowing.hand_on(function)
             shadowing.body(function)
     for function in functions:
         shared.statics(function)
     shadowing.macro_names([each for each in top if each.kind is CursorKind.MACRO_DEFINITION])
     shadowing.linkage(top)
-    text.rejections += barriers.forbidden(text.tokens, text.refusal)
+    barriers.forbid(text)
     for function in functions:
-        _check(text, function, graph, kernel=function is body)
+        _check(text, function, shadowing.meeting, kernel=function is body)
     variables.check(reading.where)
     edits = (
         Edit(start=start, end=end, text=new.replace(MOVED, str(shared.before_dynamic)))
@@ -140,18 +127,18 @@ def _read(request: _ParseRequest, text: EditedText, found: _Found, parameters: t
         uses_dynamic_shared=shared.dynamic or shared.moved_bytes > 0, moved_bytes=shared.before_dynamic,
         static_shared_bytes=shared.static_bytes, alignment=shared.alignment,
         launch_bound=_launch_bound(text, body, 0), resident_blocks=_launch_bound(text, body, 1) or 0,
-        parts=uniformity.leaves(body) and graph.meets(),
+        parts=uniformity.leaves(body) and shadowing.meets(),
         variables=tuple(variables.known[each] for each in sorted(variables.wanted)),
         settable=tuple(variables.settable), rejections=tuple(dict.fromkeys(text.rejections)),
     )  # fmt: skip
 
 
-def _check(text: EditedText, function: cindex.Cursor, graph: CallGraph, *, kernel: bool) -> None:
+def _check(text: EditedText, function: cindex.Cursor, meeting: frozenset[str], *, kernel: bool) -> None:
     """Refuse what hides CUDA's own functions in a namespace, and what returns before barriers."""
     plain = function.semantic_parent is None or function.semantic_parent.kind not in RECORDS
     if plain and function.spelling in text.tree.of_cuda():
         text.refuse("name", function, f"{function.spelling} is called like a function of CUDA")
-    apart = uniformity.parting(function, graph.meeting, kernel=kernel)
+    apart = uniformity.parting(function, meeting, kernel=kernel)
     if apart is not None:
         text.refuse("return_before_barrier", apart, "some threads may not come to a barrier that others reach")
 
@@ -236,9 +223,9 @@ def _second_look(
     try:
         for line, _, message in again.errors():
             yield refusal(*_reason(message, min(max(line, 1), again.lines)))
-        for top in cursors.written_in(again.cursor, MAIN):
+        for top in cursors.written_in(again.cursor):
             for cursor in cursors.below(top) if top.kind.is_declaration() else ():
-                if cursors.use(cursor, DECLARATIONS_FILE):
+                if cursors.use(cursor):
                     detail = f"`{cursor.spelling}` names the built-in past its shadow"
                     yield refusal("leak", cursor.location.line - again.before, detail)
     finally:

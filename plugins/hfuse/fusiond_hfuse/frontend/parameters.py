@@ -6,20 +6,34 @@ struct Row { float* data; int size[2]; };   -->   data at 0 (points to float32),
 import re
 from collections.abc import Iterator
 
-from clang import cindex
-from clang.cindex import CursorKind
-
+from fusiond.model.errors import RequestError
 from fusiond.model.language import dtypes
 from fusiond_hfuse.frontend import cursors
 from fusiond_hfuse.frontend.clang_tree import ClangTree
 from fusiond_hfuse.frontend.cuda_declarations import DTYPES, VECTOR_OF
+from fusiond_hfuse.frontend.cursors import CursorKind, cindex
 from fusiond_hfuse.frontend.source_kernel import KernelParameter, StructField
 
 _MOST_FIELDS = 4096
 _TEMPLATES = (CursorKind.CLASS_TEMPLATE, CursorKind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION)
 
 
-def parameter(tree: ClangTree, cursor: cindex.Cursor, kind: cindex.Type) -> KernelParameter:
+def of_kernel(tree: ClangTree, body: cindex.Cursor, where: str) -> tuple[KernelParameter, ...]:
+    """The kernel's parameters, with their types in the instance. RequestError where these cannot be told."""
+    written = [child for child in cursors.children(body) if child.kind is CursorKind.PARM_DECL]
+    signature = next((each for each in cursors.children(tree.cursor) if each.spelling == "fusiond_signature"), None)
+    kind = signature.underlying_typedef_type.get_canonical() if signature is not None else None
+    if kind is None or kind.kind is not cindex.TypeKind.FUNCTIONPROTO:
+        after = [message for line, _, message in tree.errors() if line > tree.lines]
+        reason = after[0] if after else "its type cannot be told"
+        raise RequestError(f"{tree.reading.function}: {reason}", where=where)
+    kinds = list(kind.argument_types())
+    if len(kinds) != len(written):
+        raise RequestError(f"{tree.reading.function} takes a list of parameters of any length", where=where)
+    return tuple(_parameter(tree, cursor, each) for cursor, each in zip(written, kinds, strict=True))
+
+
+def _parameter(tree: ClangTree, cursor: cindex.Cursor, kind: cindex.Type) -> KernelParameter:
     """A kernel's parameter, with its type in the instance."""
     written = cursor.type
     kind = kind.get_canonical()

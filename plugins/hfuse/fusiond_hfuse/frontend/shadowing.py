@@ -1,4 +1,4 @@
-"""Declares the shadow parameters and passes them on (shadows.py).
+"""Which functions of a unit see the block: there the shadow parameters are declared, and passed on (shadows.py).
 
 __global__ void __launch_bounds__(256) k(T* p, int n)  -->  __device__ __forceinline__ void k(SHADOWS, T* p, int n)
 extern "C" { ... }                                     -->  ...
@@ -8,10 +8,9 @@ is refused here, or by the second look at the edited text (kernel_parser.py); su
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from fusiond_hfuse.frontend import cursors, launches, shadows
-from fusiond_hfuse.frontend.call_graph import CallGraph
+from fusiond_hfuse.frontend import barriers, cursors, directives, launches, shadows
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
 from fusiond_hfuse.frontend.edited_text import EditedText
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWS
@@ -25,12 +24,49 @@ _LINKAGE = re.compile(r'\bextern\s*" *"\s*(\{)?')  #: Of a text whose strings ar
 
 
 class Shadowing:
-    """The edits of one reading that have to do with who sees the block."""
+    """The functions of a unit round its kernel, and the edits that have to do with who sees the block. Where static
+    shared arrays move, who uses one does."""
 
-    def __init__(self, text: EditedText, graph: CallGraph, shared: SharedMemory) -> None:
+    def __init__(self, text: EditedText, shared: SharedMemory) -> None:
         self.text = text
-        self.graph = graph
         self.shared = shared
+        self.functions: list[cindex.Cursor] = []  #: All but the kernel, methods too
+        self.seeing: frozenset[str] = frozenset()
+        """The names of those that see the block, by themselves or through others."""
+        self.meeting: frozenset[str] = frozenset()  #: The names of what waits at a barrier
+
+    def close(self, body: cindex.Cursor) -> None:
+        """Once all functions are known: which of them see the block, and which wait."""
+        calls: dict[str, set[str]] = {}
+        for each in (*self.functions, body):
+            calls.setdefault(each.spelling, set()).update(name for _, name in self._mentions(each))
+        own = {each.spelling for each in self.functions if self._sees(each)}
+        self.seeing = shadows.closure(calls, own) - {body.spelling}
+        waits = {each.spelling for each in (*self.functions, body) if barriers.waits(each)}
+        self.meeting = shadows.closure(calls, waits) | {barriers.BARRIER}
+
+    def meets(self) -> bool:
+        """Whether something in the text is called like what threads of a warp wait for each other in."""
+        names = (each.spelling for each in self.text.tokens)
+        return any(each == "__syncwarp" or (each[:2] == "__" and each[-5:] == "_sync") for each in names)
+
+    def _mentions(self, function: cindex.Cursor) -> Iterator[tuple[int, str]]:
+        """(offset, name) of every word in a function that is one of the user's functions: more than are calls, and what
+        is none does not compile with parameters put into it."""
+        own = {each.spelling for each in self.functions}
+        extent = function.extent
+        for each in directives.WORD.finditer(self.text.code, extent.start.offset, extent.end.offset):
+            if each.group() in own:
+                yield each.start(), each.group()
+
+    def _sees(self, function: cindex.Cursor) -> bool:
+        """Whether a function itself uses a built-in variable, a barrier, or the arena in dynamic shared memory."""
+        return any(
+            cursors.use(each)
+            or (each.kind in (CursorKind.VAR_DECL, CursorKind.DECL_REF_EXPR) and cursors.dynamic_shared(each))
+            or (self.shared.move and cursors.shared(each))
+            for each in cursors.below(function)
+        )
 
     def rewrite(self, cursor: cindex.Cursor) -> None:
         """A declaration or the definition of the kernel becomes a device function with shadow parameters."""
@@ -105,8 +141,8 @@ class Shadowing:
                 self.shared.dynamic_array(cursor, inside)
             elif _names_outer_array(cursor, function):
                 outer[cursor.spelling] = cursor.referenced.type.element_type.spelling
-        for offset, name in self.graph.mentions(function):
-            if name in self.graph.seeing and offset != function.location.offset:
+        for offset, name in self._mentions(function):
+            if name in self.seeing and offset != function.location.offset:
                 self._called(offset, name)
         self._declare_arrays(function, outer)
 

@@ -31,8 +31,9 @@ class TranslationUnit:
     origins: tuple[tuple[str, int], ...] = ()  #: For each line of `text`: the file it came from, and its line there
     system: tuple[str, ...] = ()  #: Headers named in angle brackets, each once, in the order of their first mention
     macros: tuple[str, ...] = ()  #: Every macro that the text defines
-    files: Mapping[str, str] = field(default_factory=dict)  #: Path -> text of every file that went into it
-    includes: Mapping[int, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Path -> text of every file that went into it."""
+    includes: Mapping[int, str] = field(default_factory=dict, compare=False)
     """The lines, counted from 0, that include a system header."""
     unread: tuple[str, ...] = ()  #: Headers of which the front end knows nothing, as they are named: `cublas_v2.h`
 

@@ -12,8 +12,7 @@ is written where threads may have parted.
 from collections.abc import Collection, Iterable, Iterator
 
 from fusiond_hfuse.frontend import cursors
-from fusiond_hfuse.frontend.clang_tree import DECLARATIONS_FILE
-from fusiond_hfuse.frontend.cursors import CursorKind, cindex
+from fusiond_hfuse.frontend.cursors import DECLARATIONS_FILE, CursorKind, cindex
 
 _LOOPS = (CursorKind.FOR_STMT, CursorKind.WHILE_STMT, CursorKind.DO_STMT, CursorKind.CXX_FOR_RANGE_STMT)
 _PARTING = (*_LOOPS, CursorKind.IF_STMT, CursorKind.SWITCH_STMT)

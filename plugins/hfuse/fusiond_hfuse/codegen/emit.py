@@ -25,24 +25,24 @@ from fusiond_hfuse.codegen import fuse, hidden_arguments, host_variables, ptx_fu
 from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup, LaunchShape
 from fusiond_hfuse.frontend.kernel_file import define_values
 from fusiond_hfuse.frontend.launch_shapes import buffers_of, shape_of
-from fusiond_hfuse.frontend.source_kernel import KernelArgument, SourceKernel
+from fusiond_hfuse.frontend.source_kernel import KernelArgument
 
 
 def native_source(slot: FusionSlot, threads: int, cap: int | None) -> Source:
     """A kernel's own source: the user's text as it is, with the macros that this block shape asks for."""
     kernel, shape = slot.kernel, partition.block_shape(slot, threads)
+    name = f"{slot.letter}_" + "".join(each if each.isalnum() else "_" for each in kernel.name)
+    symbols = tuple(each.symbol for each in kernel.variables)
     if kernel.ptx is not None:
         return Source(
-            name=f"{slot.letter}_{_file_name(kernel)}", text=kernel.ptx.text, language=SourceLanguage.PTX,
-            entries=(kernel.ptx.entry.name,), register_cap=cap,
-            symbols=tuple(each.symbol for each in kernel.variables),
+            name=name, text=kernel.ptx.text, language=SourceLanguage.PTX, entries=(kernel.instance,), register_cap=cap,
+            symbols=symbols,
         )  # fmt: skip
     defines = dict(define_values(kernel.defines, slot.sizes, shape, where=kernel.where("defines")))
     return Source(
-        name=f"{slot.letter}_{_file_name(kernel)}", text=kernel.unit.whole + host_variables.text(kernel),
+        name=name, text=kernel.unit.whole + host_variables.text(kernel), symbols=symbols,
         entries=(kernel.instance, *host_variables.entries(kernel)), register_cap=cap, flags=kernel.flags,
-        defines=tuple({**defines, **{name: str(value) for name, value in slot.macros.items()}}.items()),
-        symbols=tuple(each.symbol for each in kernel.variables),
+        defines=tuple({**defines, **{macro: str(value) for macro, value in slot.macros.items()}}.items()),
     )  # fmt: skip
 
 
@@ -92,14 +92,7 @@ def fused(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap) -> Pro
     shapes = shapes_of(schedule)
     grid = launched_blocks(schedule, shapes)
     arguments: list[Passed] = [each for slot in group.slots for each in _arguments(slot, shapes[slot.letter])]
-    for slot in group.slots:
-        lengths = [shapes[slot.letter].grid["xyz".index(axis)] for axis in sides.grid_axes(slot)]
-        arguments += [Scalar(dtype="uint32", value=length) for length in lengths]
-    places = arena_places(schedule, shapes)
-    arguments += [Scalar(dtype="uint32", value=places[letter]) for letter in hidden_arguments.offset_letters(schedule)]
-    arguments += [Scalar(dtype="uint32", value=each) for each in block_arguments(schedule, shapes)]
-    if schedule.map == "stride":
-        arguments.append(Scalar(dtype="uint32", value=grid))
+    arguments += [Scalar(dtype="uint32", value=each) for each in _hidden_values(schedule, shapes, grid)]
     ptx = group.slots[0].kernel.ptx is not None
     namespaces = {letter: f"fused:{_namespace(letter, ptx=ptx)}" for letter in group.letters}
     buffers = _buffers(group, namespaces)
@@ -138,15 +131,21 @@ def units(side: FusedSide, shapes: Mapping[str, LaunchShape]) -> int:
     return blocks if side.virtual == 1 else ceil_div(blocks, side.virtual)
 
 
-def block_arguments(schedule: FusionSchedule, shapes: Mapping[str, LaunchShape]) -> list[int]:
-    """What the fused kernel is told at block level, in the order of `fuse.parameters`."""
-    found: list[int] = []
+def _hidden_values(schedule: FusionSchedule, shapes: Mapping[str, LaunchShape], launched: int) -> list[int]:
+    """What `sides.hidden_words` names, in its order."""
+    found = [
+        shapes[side.slot.letter].grid["xyz".index(axis)]
+        for side in schedule.by_letter
+        for axis in sides.grid_axes(side.slot)
+    ]
+    places = arena_places(schedule, shapes)
+    found += [places[letter] for letter in hidden_arguments.offset_letters(schedule)]
     if hidden_arguments.ratio_letters(schedule):
         counts = [units(side, shapes) for side in schedule.sides]
         found += [partition.ratio(part, sum(counts[at:])) for at, part in enumerate(counts[:-1])]
-    for letter in hidden_arguments.slice_letters(schedule):
-        found.append(aligned(schedule, shapes[letter].shared_bytes))
-    return found
+    slices = hidden_arguments.slice_letters(schedule)
+    found += [aligned(schedule, shapes[letter].shared_bytes) for letter in slices]
+    return [*found, launched] if schedule.map == "stride" else found
 
 
 def composed(group: KernelGroup, programs: Sequence[tuple[str, Program]], launch: str) -> Program:
@@ -213,25 +212,16 @@ def _namespace(letter: str, *, ptx: bool) -> str:
 def fused_source(group: KernelGroup, schedule: FusionSchedule, cap: RegisterCap) -> Source:
     variables = ((slot.letter, each.symbol) for slot in group.slots for each in slot.kernel.variables)
     ptx = group.slots[0].kernel.ptx is not None
-    symbols = tuple(f"{_namespace(letter, ptx=ptx)}{symbol}" for letter, symbol in variables)
-    if ptx:
-        return Source(
-            name="fused",
-            text=ptx_fuse.write(schedule, cap),
-            language=SourceLanguage.PTX,
-            entries=(fuse.entry_name(schedule),),
-            register_cap=cap.registers,
-            symbols=symbols,
-        )
     setters = [entry for each in group.slots for entry in host_variables.entries(each.kernel, each.letter)]
     setting = "".join(host_variables.text(each.kernel, each.letter) for each in group.slots)
     return Source(
         name="fused",
-        text=fuse.write(schedule, cap) + setting,
+        text=(ptx_fuse.write if ptx else fuse.write)(schedule, cap) + setting,
+        language=SourceLanguage.PTX if ptx else SourceLanguage.CUDA,
         entries=(fuse.entry_name(schedule), *setters),
         register_cap=cap.registers,
-        flags=group.slots[0].kernel.flags,
-        symbols=symbols,
+        flags=() if ptx else group.slots[0].kernel.flags,
+        symbols=tuple(f"{_namespace(letter, ptx=ptx)}{symbol}" for letter, symbol in variables),
     )
 
 
@@ -283,7 +273,3 @@ def _arguments(slot: FusionSlot, shape: LaunchShape) -> tuple[Passed, ...]:
         return Scalar(dtype=argument.dtype, value=shape.scalars[argument.name])
 
     return tuple(passed(argument) for argument in slot.kernel.arguments)
-
-
-def _file_name(kernel: SourceKernel) -> str:
-    return "".join(each if each.isalnum() else "_" for each in kernel.name)

@@ -21,11 +21,7 @@ def structs(kernel: SourceKernel) -> tuple[KernelArgument, ...]:
 
 def entries(kernel: SourceKernel, letter: str = "") -> tuple[str, ...]:
     """The kernels that write their bytes; with a letter, in the source of several kernels."""
-    return tuple(_entry(number, letter) for number in range(len(structs(kernel))))
-
-
-def _entry(number: int, letter: str) -> str:
-    return f"fusiond_set_{letter}{'_' if letter else ''}{number}"
+    return tuple(f"fusiond_set_{letter}{'_' if letter else ''}{number}" for number in range(len(structs(kernel))))
 
 
 def text(kernel: SourceKernel, letter: str = "") -> str:

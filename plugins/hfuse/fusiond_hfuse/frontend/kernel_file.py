@@ -145,18 +145,17 @@ def _compiled(inputs: Inputs, source: str, given: SourceKernel, why: str) -> Sou
         raise RequestError(said, where=where)
     if isinstance(made, BuildFailed):
         raise RequestError(f"it does not compile: {made.reason}", where=where)
-    try:
-        mangled = signatures.overload(made.text, instance) if overload else made.names[instance]
-        ptx, parsed = ptx_kernel.read(made.text, mangled, given.name, keys["entry"].where)
-    except PtxError as problem:
-        raise RequestError(f"nvcc's PTX is not understood: {problem}", where=where) from None
     kernel = arguments.given_kernel(given, unit, instance, made.text)
     variables = tuple(dataclasses.replace(each, symbol=made.symbols[each.symbol]) for each in given.variables)
     block = kernel.block
     if any(isinstance(value, Expression) and _of_block(value) for _, value in given.defines):
         block = BlockShapes(shapes=block.shapes[:1])
     kernel = dataclasses.replace(kernel, variables=variables, block=block, why_ptx=why)
-    return ptx_kernel.of_ptx(kernel, ptx, parsed, keys["arguments"])
+    try:
+        mangled = signatures.overload(made.text, instance) if overload else made.names[instance]
+        return ptx_kernel.of_ptx(kernel, made.text, mangled)
+    except PtxError as problem:
+        raise RequestError(f"nvcc's PTX is not understood: {problem}", where=where) from None
 
 
 def _of_source(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel | RequestError:
@@ -211,10 +210,9 @@ def _of_ptx(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel:
     text = inputs.text(source, where=where)
     unit = TranslationUnit(text=text, files={source: text})
     try:
-        ptx, parsed = ptx_kernel.read(text, entry, given.name, keys["entry"].where)
+        return ptx_kernel.of_ptx(arguments.given_kernel(given, unit, entry, text), text, entry)
     except PtxError as problem:
         raise RequestError(problem.reason, where=f"{source}:{problem.line}") from None
-    return ptx_kernel.of_ptx(arguments.given_kernel(given, unit, entry, text), ptx, parsed, keys["arguments"])
 
 
 def _check_names(passed: tuple[KernelArgument, ...], variables: tuple[KernelArgument, ...]) -> None:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 from fusiond.model.errors import RequestError, UnknownName
 from fusiond.model.inputs.documents import Node
@@ -17,7 +17,7 @@ from fusiond.model.language.expressions import Expression
 from fusiond.model.nouns import Rejection
 from fusiond.model.ptx import parser, rewrite
 from fusiond.model.ptx.tree import SIZES, Function, Instruction, Module, Variable, instructions
-from fusiond_hfuse.frontend import ptx_divergence, shadows
+from fusiond_hfuse.frontend import ptx_divergence
 from fusiond_hfuse.frontend.source_kernel import (
     BlockShapes,
     KernelArgument,
@@ -28,7 +28,7 @@ from fusiond_hfuse.frontend.source_kernel import (
     StructMember,
 )
 
-SEEN = ("tid", "ntid", "ctaid", "nctaid", "warpid", "nwarpid")
+_SEEN = ("tid", "ntid", "ctaid", "nctaid", "warpid", "nwarpid")
 """Special registers that say where a thread is in its block, and the block in its grid."""
 _GRID_BARRIER = ("%envreg1", "%envreg2")
 """The halves of an address: where the blocks of a cooperative launch count who has come."""
@@ -60,8 +60,9 @@ def read(text: str, entry: str, name: str, where: str) -> tuple[PtxText, Parsed]
     return found, _parsed(found, name)
 
 
-def of_ptx(kernel: SourceKernel, ptx: PtxText, parsed: Parsed, node: Node) -> SourceKernel:
-    """A kernel with its PTX, which its YAML agrees with. RequestError where it does not."""
+def of_ptx(kernel: SourceKernel, text: str, entry: str) -> SourceKernel:
+    """A kernel with its PTX, which its YAML agrees with. RequestError where it does not, PtxError for what is none."""
+    ptx, parsed = read(text, entry, kernel.name, kernel.where("entry"))
     required = ptx.limits.get("reqntid")
     shape = kernel.block.shapes[0]
     if required is not None and (*required, 1, 1)[:3] != shape:
@@ -73,8 +74,9 @@ def of_ptx(kernel: SourceKernel, ptx: PtxText, parsed: Parsed, node: Node) -> So
         raise RequestError(said, where=kernel.path)
     parsed = dataclasses.replace(parsed, rejections=(*parsed.rejections, *_unset(kernel, ptx)))
     return dataclasses.replace(
-        kernel, ptx=ptx, instance=ptx.entry.name, arguments=checked(kernel.arguments, parsed.parameters, node),
-        block=BlockShapes(shapes=(shape,)) if required is not None else kernel.block, parsed=parsed,
+        kernel, ptx=ptx, instance=ptx.entry.name, parsed=parsed,
+        arguments=checked(kernel.arguments, parsed.parameters, kernel.keys["arguments"]),
+        block=BlockShapes(shapes=(shape,)) if required is not None else kernel.block,
         moved=moved(ptx, parsed),
     )  # fmt: skip
 
@@ -128,7 +130,6 @@ def _found(module: Module, text: str, entry: str, where: str) -> PtxText:
     for function in (kernel, *functions):
         numbers = barrier_numbers(function, notable[function.name])
         ids |= {numbers.get(barrier_id(each), -1) for each in notable[function.name] if is_block_barrier(each)}
-    bases = {each.base for listed in notable.values() for each in listed}
     return PtxText(
         text=text,
         module=module,
@@ -138,8 +139,6 @@ def _found(module: Module, text: str, entry: str, where: str) -> PtxText:
         words=words,
         notable=notable,
         barriers=tuple(sorted(ids)),
-        warpgroups=not bases.isdisjoint(_WHOLE_WARPGROUPS),
-        seeing=_seeing(functions, variables, words, notable),
     )
 
 
@@ -175,22 +174,14 @@ def barrier_numbers(function: Function, notable: Iterable[Instruction]) -> dict[
     return found | {name: int(each[0]) for name, each in writes.items() if len(each) == 1 and each[0].isdigit()}
 
 
-def _seeing(
-    functions: tuple[Function, ...],
-    variables: tuple[Variable, ...],
-    words: Mapping[str, frozenset[str]],
-    notable: Mapping[str, Sequence[Instruction]],
-) -> frozenset[str]:
-    dynamic = {each.name for each in variables if each.space == "shared" and each.elements is None}
-    names = {each.name for each in functions}
-    found = {
-        name
-        for name in names
-        if any(word[0] == "%" and word[1:].partition(".")[0] in SEEN for word in words[name])
-        or words[name] & dynamic
-        or any(map(is_block_barrier, notable[name]))
-    }
-    return shadows.closure({name: words[name] for name in names}, found)
+def _some_see(ptx: PtxText) -> bool:
+    """Whether some function sees the block: its threads, its shared memory's beginning, its barriers."""
+    return any(
+        any(word[0] == "%" and word[1:].partition(".")[0] in _SEEN for word in ptx.words[each.name])
+        or ptx.words[each.name] & ptx.dynamic
+        or any(map(is_block_barrier, ptx.notable[each.name]))
+        for each in ptx.functions
+    )
 
 
 # --- what follows for fusion ----------------------------------------------------------------------------
@@ -218,7 +209,7 @@ def _parsed(ptx: PtxText, name: str) -> Parsed:
         by_warps=by_warps,
         parts=leaving.leaves,
         barrier_ids=max(len(ptx.barriers), 1),
-        warpgroups=ptx.warpgroups,
+        warpgroups=any(each.base in _WHOLE_WARPGROUPS for each in _notable(ptx)),
         cluster=limits.get("reqnctapercluster", (1,))[0],
         cooperative=any(not words.isdisjoint(_GRID_BARRIER) for words in ptx.words.values()),
     )
@@ -305,7 +296,7 @@ def _refusals_in(ptx: PtxText, function: Function) -> Iterator[_Refusal]:
     for each in ptx.notable[function.name]:
         if function is not ptx.entry and each.base == "exit":
             yield "function", each.line, f"{function.name} ends the thread past what fusion puts at the end"
-        if each.base == "call" and rewrite.call_target(each).startswith("%") and ptx.seeing:
+        if each.base == "call" and rewrite.call_target(each).startswith("%") and _some_see(ptx):
             yield "function", each.line, "it calls by a pointer, and some function sees the block"
 
 

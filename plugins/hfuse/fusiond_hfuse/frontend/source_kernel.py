@@ -256,9 +256,6 @@ class PtxText:
     notable: Mapping[str, tuple[Instruction, ...]]
     """Likewise the instructions that concern other threads, the block or other functions."""
     barriers: tuple[int, ...]  #: The ids that it uses, 0 first
-    warpgroups: bool  #: It works by whole warpgroups, which begin at a multiple of 128 threads
-    seeing: frozenset[str]
-    """The functions that see the block: its threads, its shared memory's beginning, its barriers."""
 
     @property
     def dynamic(self) -> frozenset[str]:

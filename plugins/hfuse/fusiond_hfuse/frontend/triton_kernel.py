@@ -90,7 +90,7 @@ def read(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel:
     written = {"shared": keys["source"], "block": keys["source"], **keys}
     base = dataclasses.replace(base, keys=written, compiled_sizes=_compiled_sizes(given, constants))
     forms = {
-        (way.threads, way.chosen): kernel if isinstance(kernel, str) else _form(base, way, kernel, keys["arguments"])
+        (way.threads, way.chosen): kernel if isinstance(kernel, str) else _form(base, way, kernel)
         for way, kernel in zip(ways, made, strict=True)
     }
     first = forms[ways[0].threads, ways[0].chosen]
@@ -104,13 +104,8 @@ def read(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel:
     return dataclasses.replace(first, block=given.block, parsed=parsed, forms=forms, choices=choices)
 
 
-def _form(base: SourceKernel, way: _Way, made: TritonKernel, node: Node) -> SourceKernel:
+def _form(base: SourceKernel, way: _Way, made: TritonKernel) -> SourceKernel:
     """The kernel compiled in one way."""
-    where = base.where("entry")
-    try:
-        ptx, parsed = ptx_kernel.read(made.text, made.entry, base.name, where)
-    except PtxError as problem:
-        raise RequestError(f"Triton's PTX is not understood: {problem}", where=where) from None
     arguments = []
     for each in made.parameters:
         argument = base.arguments[each.place]
@@ -118,16 +113,21 @@ def _form(base: SourceKernel, way: _Way, made: TritonKernel, node: Node) -> Sour
             argument = dataclasses.replace(argument, dtype=each.dtype)
         arguments.append(argument)
     passed = {each.place for each in made.parameters}
-    behind = len(ptx.entry.parameters) - len(arguments)
-    kernel = dataclasses.replace(
-        base,
-        arguments=(*arguments, *_behind(base, behind, made.scratch_bytes)),
-        block=BlockShapes(shapes=((way.threads, 1, 1),)),
-        shared=expressions.parse(str(made.shared_bytes)),
-        unpassed=tuple(each for at, each in enumerate(base.arguments) if at not in passed),
-        choices={name: (value,) for name, value in way.named.items()},
-    )
-    return ptx_kernel.of_ptx(kernel, ptx, parsed, node)
+    where = base.where("entry")
+    try:
+        ptx, _ = ptx_kernel.read(made.text, made.entry, base.name, where)
+        behind = len(ptx.entry.parameters) - len(arguments)
+        kernel = dataclasses.replace(
+            base,
+            arguments=(*arguments, *_behind(base, behind, made.scratch_bytes)),
+            block=BlockShapes(shapes=((way.threads, 1, 1),)),
+            shared=expressions.parse(str(made.shared_bytes)),
+            unpassed=tuple(each for at, each in enumerate(base.arguments) if at not in passed),
+            choices={name: (value,) for name, value in way.named.items()},
+        )
+        return ptx_kernel.of_ptx(kernel, made.text, made.entry)
+    except PtxError as problem:
+        raise RequestError(f"Triton's PTX is not understood: {problem}", where=where) from None
 
 
 def _behind(kernel: SourceKernel, count: int, scratch_bytes: int) -> Iterator[KernelArgument]:

@@ -25,9 +25,9 @@ from fusiond.requests import planning
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.testing.fakes import FakePlugin
 from fusiond.tuning import profiles, tuner, verdict
 from tests.devices.cuda import stand_in
+from tests.fakes import FakePlugin
 
 # No deadline for one example: a busy machine is not a bug. The timeout of each test stands.
 settings.register_profile("all", deadline=None)

@@ -1,8 +1,7 @@
-"""For the tests of plugin authors: contract tests, a fake device and a toy strategy.
+"""For the tests of plugin authors: contract tests.
 
     fusiond.testing.strategies   contract tests that any strategy must pass
     fusiond.testing.devices      contract tests that any device must pass
-    fusiond.testing.fakes        a device with a deterministic cost model, a strategy whose best config is known
 
 pytest is needed for the contract tests only.
 """

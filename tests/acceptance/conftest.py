@@ -117,7 +117,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toyplugin\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[fusiond]\ntoy = toyplugin:plugin\n")
-    (plugin / "toyplugin.py").write_text("from fusiond.testing.fakes import FakePlugin\n\nplugin = FakePlugin()\n")
+    (plugin / "toyplugin.py").write_text("from tests.fakes import FakePlugin\n\nplugin = FakePlugin()\n")
     root = Path(__file__).parents[2]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("FUSIOND_", "XDG_"))}
     env |= {

@@ -24,8 +24,8 @@ from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.process_identity import this_process
 from fusiond.strategy import Answers
-from fusiond.testing.fakes import ToyStrategy
 from fusiond.tuning import tuner
+from tests.fakes import ToyStrategy
 
 TOY = "strategy: toy\nside: 8\nsearch: {trials: 40}\n"
 

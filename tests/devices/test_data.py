@@ -15,7 +15,7 @@ from fusiond.devices.worker import ExecutorWorker
 from fusiond.model.inputs.fills import initial
 from fusiond.model.outcomes import BuildFailed, MeasureFailed
 from fusiond.model.program import EQUAL, Buffer, Fill, Role
-from fusiond.testing.fakes import FakeExecutor, FakeProvider, fake_program
+from tests.fakes import FakeExecutor, FakeProvider, fake_program
 
 DRAWN = Fill(kind="integers", low=0, high=9)
 

@@ -30,15 +30,15 @@ from fusiond.model.outcomes import JobState
 from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
-from fusiond.testing.fakes import FakeProvider, InProcess
 from fusiond.tuning import tuner
+from tests.fakes import FakeProvider, InProcess
 
 GPU = dataclasses.replace(FakeProvider().devices()[0], name="cuda:0", uuid="GPU-1", evidence="measured")
 
 HOLDER = """
 import dataclasses, os, sys
 from fusiond.devices.lock import device_lock
-from fusiond.testing.fakes import FakeProvider
+from tests.fakes import FakeProvider
 device = dataclasses.replace(FakeProvider().devices()[0], name="cuda:0", uuid="GPU-1", evidence="measured")
 uid = int(sys.argv[1])
 if uid != os.getuid():
@@ -284,7 +284,7 @@ FAKE = FakeProvider().devices()[0]
 VISITOR = """
 import sys, time
 from fusiond.devices.lock import device_lock
-from fusiond.testing.fakes import FakeProvider
+from tests.fakes import FakeProvider
 (device,) = FakeProvider().devices()
 print("asks", flush=True)
 with device_lock(device, stop=lambda: False, waiting=lambda text: None, visit=True):

@@ -24,7 +24,7 @@ from fusiond.devices.timing import Sampling
 from fusiond.model.errors import DeviceError, MachineFault
 from fusiond.model.outcomes import BuildFailed, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
-from fusiond.testing.fakes import FakeProvider, fake_program
+from tests.fakes import FakeProvider, fake_program
 
 PLAN = Sampling(purpose=Purpose.SEARCH)
 
@@ -314,7 +314,7 @@ from fusiond.devices.supervisor import Supervisor
 from fusiond.devices.timing import Sampling
 from fusiond.model.outcomes import Purpose
 from fusiond.model.program import Buffer, Fill, Launch, Pointer, Program, Role, Source
-from fusiond.testing.fakes import FakeProvider, fake_program
+from tests.fakes import FakeProvider, fake_program
 provider = FakeProvider()
 supervisor = Supervisor(provider, provider.devices()[0])
 supervisor.call(protocol.SampleRequest(candidate=sys.argv[1], baseline=None, plan=Sampling(purpose=Purpose.SEARCH)), 30)

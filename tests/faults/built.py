@@ -11,7 +11,7 @@ from fusiond.devices.base import Binary, Executor
 from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Program, Source, SourceKind
 from fusiond.strategy.hookspecs import hookimpl
-from fusiond.testing.fakes import FakeExecutor, FakeLoaded, FakeProvider, ToyStrategy
+from tests.fakes import FakeExecutor, FakeLoaded, FakeProvider, ToyStrategy
 
 UNIT = 'extern "C" const char directives[] = R"({text})";\n'
 

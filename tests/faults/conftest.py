@@ -58,7 +58,7 @@ class Found:
 class Disturbed:
     """A server with the shim, and the folder of one store after the other."""
 
-    def __init__(self, folder: Path, shim: Path, plugin: str = "fusiond.testing.fakes:FakePlugin") -> None:
+    def __init__(self, folder: Path, shim: Path, plugin: str = "tests.fakes:FakePlugin") -> None:
         self.base = folder
         self.folder = folder / "data"  #: Everything below it may be disturbed, and nothing else
         self._state = folder / "state"

@@ -11,7 +11,7 @@ from pathlib import Path
 from fusiond.devices.base import Array, Executor
 from fusiond.model.program import Program
 from fusiond.strategy.hookspecs import hookimpl
-from fusiond.testing.fakes import FakeExecutor, FakeLoaded, FakeProvider
+from tests.fakes import FakeExecutor, FakeLoaded, FakeProvider
 
 STEPS = ("starting", "ready", "loading", "checking", "reading", "sampling", "ending")
 

@@ -52,7 +52,7 @@ def done(words: Sequence[str], in_process: bool) -> dict[str, Any]:
                 os.dup2(err.fileno(), 2)
                 sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
                 if in_process:
-                    from fusiond.testing.fakes import InProcess
+                    from tests.fakes import InProcess
 
                     assert Tuner.__init__.__kwdefaults__ is not None
                     Tuner.__init__.__kwdefaults__["runner"] = InProcess

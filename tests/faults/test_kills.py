@@ -26,8 +26,8 @@ from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.process_identity import this_process
-from fusiond.testing.fakes import FakePlugin, InProcess
 from fusiond.tuning import tuner
+from tests.fakes import FakePlugin, InProcess
 from tests.faults.conftest import KINDS, Disturbed, Found
 from tests.faults.mortal import STEPS, MortalPlugin
 from tests.faults.test_daemon import ended, serving, until

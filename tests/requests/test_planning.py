@@ -22,7 +22,7 @@ from fusiond.store.database import Store
 from fusiond.strategy import NO_ANSWERS, Answers, Probe, description_of
 from fusiond.strategy.hookspecs import hookimpl
 from fusiond.strategy.space import Parameter, Space
-from fusiond.testing.fakes import FakeProvider, ToyStrategy
+from tests.fakes import FakeProvider, ToyStrategy
 
 
 class Rich(ToyStrategy):

@@ -19,7 +19,7 @@ from fusiond.model.outcomes import Outcome, Record, Trial, Verdict
 from fusiond.requests.registry import Registry
 from fusiond.strategy import CatalogueEntry, Strategy
 from fusiond.strategy.hookspecs import hookimpl
-from fusiond.testing.fakes import FakePlugin, FakeProvider, ToyStrategy
+from tests.fakes import FakePlugin, FakeProvider, ToyStrategy
 
 TRIAL = Trial(sequence=0, config=Config(()), origin="grid", outcome=Outcome.MEASURED, ratio=1.5)
 RECORD = Record(

@@ -12,8 +12,8 @@ from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.strategy import Answers, Inputs, Strategy
 from fusiond.strategy.space import Parameter, Space
-from fusiond.testing.fakes import FakePlugin, ToyStrategy
 from fusiond.testing.strategies import StrategyContract
+from tests.fakes import FakePlugin, ToyStrategy
 
 
 class TestToy(StrategyContract):

@@ -18,9 +18,9 @@ from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.testing.fakes import InProcess, ToyStrategy
 from fusiond.tuning import finals, tuner
 from fusiond.tuning.measuring import Measurer
+from tests.fakes import InProcess, ToyStrategy
 
 FULL = "strategy: toy\n"
 ONE = "strategy: toy\nsearch: {trials: 1}\n"

@@ -16,9 +16,9 @@ from fusiond.requests import jobs
 from fusiond.requests.planning import choose_device, devices_for
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
-from fusiond.testing.fakes import FakePlugin, FakeProvider, InProcess
 from fusiond.tuning import counts
 from tests.conftest import run_job
+from tests.fakes import FakePlugin, FakeProvider, InProcess
 
 BOUNDS = ("counted:h100", "counted")
 

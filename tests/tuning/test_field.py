@@ -7,9 +7,9 @@ import pytest
 
 from fusiond.model.nouns import Config
 from fusiond.model.outcomes import Record, Verdict
-from fusiond.testing.fakes import fake_program
 from fusiond.tuning.context import Entrant
 from fusiond.tuning.finals import Field, Incumbent
+from tests.fakes import fake_program
 
 
 def entrants(*names: str) -> dict[str, Entrant]:

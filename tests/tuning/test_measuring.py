@@ -16,9 +16,9 @@ from fusiond.model.errors import DeviceError, Interrupted, StoreError
 from fusiond.model.nouns import DeviceInfo
 from fusiond.model.outcomes import BuildFailed, DeviceState, MeasureFailed, Measurement, Outcome, Purpose
 from fusiond.model.program import Alloc, Program, Source
-from fusiond.testing.fakes import FakeProvider, InProcess, fake_program
 from fusiond.tuning.contention import Contention, Policy
 from fusiond.tuning.measuring import SEEDS, Measurer, References
+from tests.fakes import FakeProvider, InProcess, fake_program
 
 PLAN = Sampling(purpose=Purpose.SEARCH)
 DEVICE = FakeProvider().devices()[0]

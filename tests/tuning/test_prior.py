@@ -25,9 +25,9 @@ from fusiond.requests import jobs
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
-from fusiond.testing.fakes import FakeExecutor, FakeLoaded, FakePlugin, FakeProvider, InProcess, ToyStrategy
 from fusiond.tuning import counts, prior, search_phase, tuner
 from fusiond.tuning.search.study import Study
+from tests.fakes import FakeExecutor, FakeLoaded, FakePlugin, FakeProvider, InProcess, ToyStrategy
 
 BOARD = "NVIDIA H100 80GB HBM3"
 SIDE = 12  #: The toy's costs go from 10 to 86 us: far beyond what a whole L2 makes of a bound

@@ -19,10 +19,10 @@ from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.strategy.hookspecs import hookimpl
-from fusiond.testing.fakes import FakeLoaded, InProcess, ToyStrategy
 from fusiond.tuning import tuner
 from fusiond.tuning.baselines import ranked
 from fusiond.tuning.context import UnfusedBaseline
+from tests.fakes import FakeLoaded, InProcess, ToyStrategy
 
 
 def submit(store: Store, registry: Registry, text: str, **options: Any) -> JobRow:

@@ -30,8 +30,8 @@ from fusiond.store import jobs as store_jobs
 from fusiond.store.database import Store
 from fusiond.store.jobs import JobRow
 from fusiond.store.process_identity import this_process
-from fusiond.testing.fakes import FakeProvider, InProcess
 from fusiond.tuning import tuner
+from tests.fakes import FakeProvider, InProcess
 
 JOB = "strategy: toy\nside: 4\nsearch: {trials: 8}\n"
 

@@ -18,7 +18,7 @@ from fusiond.devices.counting.model import H100, H200
 from fusiond.devices.counting.run import Counted, CountRow
 from fusiond.model.errors import MachineFault
 from fusiond.model.program import HostCall, Launch, Program, Source, SourceKind
-from fusiond.testing.fakes import fake_program
+from tests.fakes import fake_program
 
 PROGRAM = fake_program("k")
 

@@ -20,7 +20,6 @@ from fusiond.requests.planning import choose_device, prepare
 from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.strategy import recorded_space as writer
-from fusiond.testing.fakes import FakePlugin, InProcess, fake_program
 from fusiond.testing.strategies import StrategyContract
 from fusiond_replay import pack, plugin, script, strategy, t4
 from fusiond_replay.device import ReplayExecutor, ReplayProvider
@@ -28,6 +27,7 @@ from fusiond_replay.pack import FAILURES, Row
 from fusiond_replay.script import ReplayScript
 from fusiond_replay.strategy import Replay
 from tests.conftest import run_job
+from tests.fakes import FakePlugin, InProcess, fake_program
 
 HEADER: dict[str, Any] = {"replay": 1, "name": "small", "parameters": {"x": [1, 2, 4], "y": ["a", None]}, "unit": "ms"}
 ROWS = [[[0, 0], [9.0, 9.0, 9.0, 2.0, 3.0], 1.5], [[1, 1], "compile", 0.5], [[2, None], [4.0], 0.1]]

@@ -20,11 +20,11 @@ from fusiond.requests.registry import Registry
 from fusiond.store.database import Store
 from fusiond.strategy import Target
 from fusiond.strategy.hookspecs import hookimpl
-from fusiond.testing.fakes import FakeProvider, InProcess
 from fusiond_stitching import report
 from fusiond_stitching.requests import PROBES
 from fusiond_stitching.strategy import Stitching
 from tests.conftest import run_job
+from tests.fakes import FakeProvider, InProcess
 
 pytestmark = pytest.mark.usefixtures("sorts_are_boundaries")
 

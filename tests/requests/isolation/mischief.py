@@ -15,7 +15,7 @@ from fusiond.requests.registry import Registry
 from fusiond.strategy import Answers, Inputs, Target
 from fusiond.strategy.hookspecs import hookimpl
 from fusiond.strategy.space import Space
-from fusiond.testing.fakes import FakePlugin, ToyStrategy
+from tests.fakes import FakePlugin, ToyStrategy
 
 
 def _segfault() -> None:

@@ -18,8 +18,8 @@ from fusiond.store.exchange.find import exchange_of
 from fusiond.store.exchange.records import publish, with_programs
 from fusiond.store.exchange.signing import Signer
 from fusiond.store.jobs import JobRow
-from fusiond.testing.fakes import FakePlugin, InProcess
 from fusiond.tuning import tuner
+from tests.fakes import FakePlugin, InProcess
 
 TOY = "strategy: toy\nsearch: {trials: 6}\n"
 

@@ -71,24 +71,24 @@ class Absent:
 
 
 def _priorities(executor: CudaExecutor, loaded: CudaProgram) -> None:
-    launches = loaded.bare_launches()
+    launches = ways.bare_launches(loaded)
     ways.on_streams(loaded, executor.driver, ways.prioritised(executor.driver, len(launches)), launches)
 
 
 def _priorities_turned(executor: CudaExecutor, loaded: CudaProgram) -> None:
-    launches = loaded.bare_launches()
+    launches = ways.bare_launches(loaded)
     streams = ways.prioritised(executor.driver, len(launches))
     ways.on_streams(loaded, executor.driver, streams[::-1], launches)
 
 
 def _green(executor: CudaExecutor, loaded: CudaProgram) -> None:
-    launches = loaded.bare_launches()
+    launches = ways.bare_launches(loaded)
     streams = ways.green(executor.driver, executor.index, len(launches))
     ways.on_streams(loaded, executor.driver, streams, launches)
 
 
 def _overlapping(executor: CudaExecutor, loaded: CudaProgram) -> None:
-    ways.overlapping(loaded, executor.driver, loaded.bare_launches())
+    ways.overlapping(loaded, executor.driver, ways.bare_launches(loaded))
 
 
 RIVALS: tuple[Rival, ...] = (

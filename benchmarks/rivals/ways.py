@@ -12,12 +12,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref, c_int, c_uint, c_void_p
+from dataclasses import dataclass
 
-from fusiond.devices.base import ExecutionError
+from fusiond.devices.base import ExecutionError, LaunchRefused
 from fusiond.devices.cuda.driver import Driver
-from fusiond.devices.cuda.issue import BareLaunch
 from fusiond.devices.cuda.loaded import CudaProgram
+from fusiond.devices.cuda.modules import pack
+from fusiond.model.gpu.entry_table import EntryName
 from fusiond.model.outcomes import Outcome
+from fusiond.model.program import Launch
 
 _NON_BLOCKING = 1
 _NO_TIMING = 2
@@ -54,6 +57,31 @@ class _LaunchConfig(ctypes.Structure):
         ("attributes", c_void_p),
         ("count", c_uint),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BareLaunch:
+    """A launch for whoever enqueues it himself."""
+
+    step: Launch
+    function: int  #: The kernel's handle
+    entry: EntryName
+    packed: bytes  #: The arguments, laid out as `entry` says
+
+
+def bare_launches(loaded: CudaProgram) -> tuple[BareLaunch, ...]:
+    """A Program's steps. ExecutionError `launch_refused` where a step is not a counted launch, or depends on another
+    one."""
+    found = []
+    for step in loaded.program.steps:
+        if not isinstance(step, Launch) or not step.counted or step.cooperative:
+            raise LaunchRefused(f"step {step.name!r} is not an ordinary launch that is counted")
+        if step.after:
+            raise LaunchRefused(f"step {step.name!r} depends on {step.after[0]!r}")
+        function, entry = loaded.kernels[step.source, step.entry]
+        packed = pack(step, entry, loaded.memory.address)
+        found.append(BareLaunch(step=step, function=function.handle, entry=entry, packed=packed))
+    return tuple(found)
 
 
 def prioritised(driver: Driver, count: int) -> list[int]:
@@ -103,7 +131,7 @@ def _shares(driver: Driver, device: int, count: int) -> list[_Resource]:
 def on_streams(loaded: CudaProgram, driver: Driver, streams: Sequence[int], launches: Sequence[BareLaunch]) -> None:
     """Have the launches issued one to a stream, all of them between a fork of the lead and a join with it."""
     forked, *ended = (_event(driver) for _ in range(len(streams) + 1))
-    lead = c_void_p(loaded.lead)
+    lead = c_void_p(loaded.streams.lead.handle)
 
     def enqueue() -> None:
         driver.call("cuEventRecord", forked, lead)
@@ -124,7 +152,7 @@ def overlapping(loaded: CudaProgram, driver: Driver, launches: Sequence[BareLaun
 
     def enqueue() -> None:
         for number, launch in enumerate(launches):
-            _launched(driver, launch, loaded.lead, overlapping=number > 0)
+            _launched(driver, launch, int(loaded.streams.lead.handle), overlapping=number > 0)
 
     loaded.issue_by(enqueue, commands=len(launches))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.rivals import child, rival_rows
+from benchmarks.rivals import child, rival_rows, ways
 from benchmarks.rivals.called import Called
 from benchmarks.rivals.frameworks import NumPy, lacks
 from fusiond.build.exporting.bundle import write_bundle
@@ -203,7 +203,7 @@ class Doubling:
 
     def load(self, executor: Any, of: Program, about: Any) -> Called:
         self.work = executor.load(two_kernels(), self.gpu.binaries(two_kernels())) if self.kernel is None else None
-        self.launches = self.work.bare_launches() if self.work else ()  # now: loading waits for the device
+        self.launches = ways.bare_launches(self.work) if self.work else ()  # now: loading waits for the device
         made = Called(executor.cuda, executor.spans, of, self.framework, self.function)
         self.framework.on = self.on  # type: ignore[method-assign]
         return made

@@ -5,8 +5,7 @@ Host steps (calls, allocations, copies within the host) are done by this thread,
 go on meanwhile, as far as they were filled.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,16 +33,6 @@ from fusiond.model.program import (
 )
 
 _FREED_BYTE = 0xA5  #: What an arena holds in a checked run before it is allocated and after it is freed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BareLaunch:
-    """A launch for whoever enqueues it himself."""
-
-    step: Launch
-    function: int  #: The kernel's handle
-    entry: EntryName
-    packed: bytes  #: The arguments, laid out as `entry` says
 
 
 class Streams:
@@ -168,22 +157,11 @@ class Issuer:
         else:
             self._free(step, stream)
 
-    def bare_launches(self) -> Iterator[BareLaunch]:
-        """Every launch, with its arguments."""
-        for step in self._program.launches:
-            function, entry = self._kernels[step.source, step.entry]
-            yield BareLaunch(step=step, function=function.handle, entry=entry, packed=self._arguments(step))
-
-    def _arguments(self, step: Launch) -> bytes:
-        if step.name not in self._packed:
-            entry = self._kernels[step.source, step.entry][1]
-            self._packed[step.name] = modules.pack(step, entry, self._memory.address)
-        return self._packed[step.name]
-
     def _launch(self, step: Launch, stream: Any) -> None:
         function, entry = self._kernels[step.source, step.entry]
-        packed = self._arguments(step)
-        function.launch(step, entry, packed, stream.handle)
+        if step.name not in self._packed:
+            self._packed[step.name] = modules.pack(step, entry, self._memory.address)
+        function.launch(step, entry, self._packed[step.name], stream.handle)
 
     def _copy(self, step: Copy, stream: Any) -> None:
         source, start, size = self._memory.span(step.source)

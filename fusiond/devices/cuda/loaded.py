@@ -22,7 +22,7 @@ from fusiond.devices.base import Array, ExecutionError, LaunchRefused
 from fusiond.devices.cuda import loop, loop_code
 from fusiond.devices.cuda.driver import Driver, DriverError
 from fusiond.devices.cuda.failures import named
-from fusiond.devices.cuda.issue import BareLaunch, Issuer, Streams
+from fusiond.devices.cuda.issue import Issuer, Streams
 from fusiond.devices.cuda.memory import ProgramMemory, refuse_too_much
 from fusiond.devices.cuda.modules import DriverFunction, DriverModule, check_arguments
 from fusiond.devices.cuda.spans import MOST_COMMANDS, EventPair, Parts, Spans
@@ -31,7 +31,7 @@ from fusiond.model.gpu.entry_table import EntryName, EntryTable, read_table
 from fusiond.model.gpu.occupancy import launch_problem
 from fusiond.model.nouns import DeviceLimits
 from fusiond.model.outcomes import Outcome
-from fusiond.model.program import CopyBatch, HostCall, Launch, Program, SourceKind, Step, blocking_steps, problems
+from fusiond.model.program import CopyBatch, HostCall, Program, SourceKind, Step, blocking_steps, problems
 from fusiond.model.system import faults
 
 log = logging.getLogger(__name__)
@@ -89,12 +89,12 @@ class CudaProgram:
         for reason in _refusals(program, driver):
             raise LaunchRefused(reason)
         self._load_sources()
-        self._functions = self._kernels()
+        self.kernels = self._kernels()
         with named("allocating the buffers"):
             refuse_too_much(cuda, program)
             self.memory = ProgramMemory(cuda, program, self._symbols())
         try:
-            self._streams = Streams(cuda, {step.stream for step in program.steps})
+            self.streams = Streams(cuda, {step.stream for step in program.steps})
             counted = [index for index, step in enumerate(program.steps) if step.counted]
             self._before = program.steps[: counted[0]]
             self._body = program.steps[counted[0] : counted[-1] + 1]
@@ -103,9 +103,7 @@ class CudaProgram:
             parts: tuple[tuple[Step, ...], ...] = (program.steps,)
             if program.issue == "graph":
                 parts = (self._before, *self._pieces, self._after)
-            self._issuer = Issuer(
-                cuda, driver, program, self.memory, self._streams, self._functions, self._hosts, parts
-            )
+            self._issuer = Issuer(cuda, driver, program, self.memory, self.streams, self.kernels, self._hosts, parts)
             blocking = blocking_steps(program)
             held_up = any(step.name in blocking for step in self._body)
             if program.issue == "graph":
@@ -141,21 +139,6 @@ class CudaProgram:
 
     # --- issued by others -------------------------------------------------------------------------------
 
-    @property
-    def lead(self) -> int:
-        """The handle of the stream on which spans begin and end."""
-        return int(self._streams.lead.handle)
-
-    def bare_launches(self) -> tuple[BareLaunch, ...]:
-        """The steps, for `issue_by`. ExecutionError `launch_refused` where a step is not a counted launch, or depends
-        on another one."""
-        for step in self.program.steps:
-            if not isinstance(step, Launch) or not step.counted or step.cooperative:
-                raise LaunchRefused(f"step {step.name!r} is not an ordinary launch that is counted")
-            if step.after:
-                raise LaunchRefused(f"step {step.name!r} depends on {step.after[0]!r}")
-        return tuple(self._issuer.bare_launches())
-
     def issue_by(self, enqueue: Callable[[], None], commands: int) -> None:
         """From now on all steps are enqueued by this, `commands` of them at most, from a fork of the lead to a join
         with it."""
@@ -186,7 +169,7 @@ class CudaProgram:
                     self.restore()
                 if cold:
                     with named("flushing the cache"):
-                        self._spans.flush(self._streams.lead)
+                        self._spans.flush(self.streams.lead)
                 total += self._wall_us()
             return total / repeats
         if not self._ran:
@@ -194,7 +177,7 @@ class CudaProgram:
             # until the device is idle: behind a gate until the gate gives up.
             self.run(seed=0, checked=False)
             self.restore()
-        span, failed = self._spans.sample_us(self._parts(), self._streams.lead, repeats, cold=cold)
+        span, failed = self._spans.sample_us(self._parts(), self.streams.lead, repeats, cold=cold)
         self.gate_failures += failed
         return span
 
@@ -219,9 +202,9 @@ class CudaProgram:
         on_stream = copies is not None and not self._before and not self._after
 
         def body(uncounted: list[EventPair]) -> None:
-            self._streams.fork()
+            self.streams.fork()
             self._enqueue_body(checked=False, uncounted=uncounted)
-            self._streams.join()
+            self.streams.join()
 
         return Parts(
             commands=self._commands(),
@@ -239,11 +222,11 @@ class CudaProgram:
         one."""
         if self._otherwise is not None:
             return self._otherwise[1]
-        several = bool(self._streams.others)
-        found = 4 * len(self._streams.others)
+        several = bool(self.streams.others)
+        found = 4 * len(self.streams.others)
         for number, piece in enumerate(self._pieces):
             if number in self._graphs:
-                found += 1 + 4 * len(self._streams.others)
+                found += 1 + 4 * len(self.streams.others)
             else:
                 found += sum(2 + len(step.after) if several else 1 for step in piece)
         return found
@@ -276,7 +259,7 @@ class CudaProgram:
             with named("issuing the kernels"):
                 self._otherwise[0]()
             return
-        lead = self._streams.lead
+        lead = self.streams.lead
         for number, piece in enumerate(self._pieces):
             if uncounted is not None and not piece[0].counted:
                 first, last = self._cuda.Event(), self._cuda.Event()
@@ -286,15 +269,15 @@ class CudaProgram:
                 uncounted.append((first, last))
             elif number in self._graphs:
                 with named("launching the graph"):
-                    self._streams.join()
+                    self.streams.join()
                     self._driver.launch_graph(self._graphs[number], lead.handle)
-                    self._streams.fork()
+                    self.streams.fork()
             else:
                 self._issuer.issue(piece, checked=checked)
 
     def _wait(self) -> None:
         with named("running"):
-            self._streams.synchronize()
+            self.streams.synchronize()
 
     # --- loading ----------------------------------------------------------------------------------------
 
@@ -378,16 +361,16 @@ class CudaProgram:
         if any(isinstance(step, CopyBatch) for piece in self._pieces for step in piece):
             # The capture would fail with error 900.
             raise LaunchRefused("a CUDA graph has no node for copies in a batch: issue them on streams")
-        lead = self._streams.lead
+        lead = self.streams.lead
         for number, piece in enumerate(self._pieces):
             if not any(step.counted for step in piece):
                 continue
             with named("capturing the graph"):
                 self._driver.begin_capture(lead.handle)
                 try:
-                    self._streams.fork()
+                    self.streams.fork()
                     self._issuer.issue(piece)
-                    self._streams.join()
+                    self.streams.join()
                 except BaseException:
                     with contextlib.suppress(DriverError):
                         self._driver.end_capture(lead.handle)
@@ -410,6 +393,6 @@ class CudaProgram:
             if isinstance(step, HostCall):
                 check_arguments(step, hosts[step.source].sizes(step.entry))
         with named("preparing the loop"):
-            kernels = {step.name: self._functions[step.source, step.entry][0].handle for step in self.program.launches}
-            streams = {number: int(stream.handle) for number, stream in self._streams.by_number.items()}
+            kernels = {step.name: self.kernels[step.source, step.entry][0].handle for step in self.program.launches}
+            streams = {number: int(stream.handle) for number, stream in self.streams.by_number.items()}
             return loop.TimedLoop(library, self._driver, self.program, self.memory, kernels, hosts, streams)

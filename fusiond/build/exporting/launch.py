@@ -39,14 +39,13 @@ Seam = Callable[[list[Any], list[Any], int], object]
 """A library call of the caller's: `seam(reads, writes, stream)`, with arrays in the order of the plan and the handle of
 the stream on which to enqueue."""
 
-_BYTES = {
-    "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "int16": 2, "uint16": 2, "float16": 2,
-    "bfloat16": 2, "int32": 4, "uint32": 4, "float32": 4, "int64": 8, "uint64": 8, "float64": 8,
-}  # fmt: skip
 _PACKED = {
     "bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "float16": "e", "int32": "i", "uint32": "I",
     "float32": "f", "int64": "q", "uint64": "Q", "float64": "d",
 }  # fmt: skip
+_HELD_AS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+"""What arrays of types that NumPy does not have may be of, too: their bits."""
+_BYTES = {name: struct.calcsize(_PACKED[_HELD_AS.get(name, name)]) for name in (*_PACKED, *_HELD_AS)}
 _PAGE = 4096
 
 
@@ -360,8 +359,6 @@ class _DLManagedVersioned(ctypes.Structure):
     )  # fmt: skip
 
 
-_HELD_AS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
-"""What arrays of types that NumPy does not have may be of, too: their bits."""
 _DL_EIGHTS = {10: "float8_e4m3fn", 12: "float8_e5m2"}
 _DL_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
 _DL_PLACES = {1: "host", 2: "device", 3: "host", 13: "managed"}
@@ -580,6 +577,7 @@ class _Context:
         self.device = driver.handle("cuCtxGetDevice", kind=c_int)
         self.sized: dict[tuple[tuple[str, int], ...], _Sized] = {}
         self.allocated: list[_Block] = []  #: What `allocate` has handed out
+        self.last: int | None = None  #: The stream of the last launch whose memory others use
         self._streams: dict[object, int] = {}
         self._events: dict[object, int] = {}
         self._modules: dict[str, tuple[int, _Image]] = {}
@@ -703,7 +701,6 @@ class Launcher:
         self._cache = Path(cache or kept) / self._document["program_key"]
         self._driver = _Driver(driver)
         self._contexts: dict[int, _Context] = {}
-        self._last: dict[int, int] = {}
         self._hosts: dict[str, ctypes.CDLL] = {}
         self._lock = threading.Lock()
         self._planned = {step["arena"] for step in self._document["steps"] if step["is"] == "Alloc"}
@@ -744,13 +741,13 @@ class Launcher:
             plan = self._sized(context, sizes or {}).plan
             found = {}
             for home, members in plan.homes.items():
-                if members[0]["memory"] == "device" or all(self._is_own(each) for each in members):
+                if members[0]["memory"] == "device" or all(each["role"] == "scratch" for each in members):
                     continue
                 block = context.block(members[0]["memory"], plan.home_bytes(home))
                 context.allocated.append(block)
                 for each in members:
                     address = block.address + each["offset_bytes"]
-                    if not self._is_own(each):
+                    if each["role"] != "scratch":
                         found[each["name"]] = _host_array(address, each["elements"], each["dtype"])
             return found
 
@@ -761,7 +758,6 @@ class Launcher:
             if context is not None:
                 self._driver("cuCtxSynchronize")
                 context.close()
-                self._last.clear()
 
     # --- what a call brings ---
 
@@ -799,13 +795,10 @@ class Launcher:
                 )
         return dict(given)
 
-    def _is_own(self, buffer: Mapping[str, Any]) -> bool:
-        return bool(buffer["role"] == "scratch")
-
     def _arrays(
         self, arguments: Mapping[str, object], plan: _Plan, context: _Context, stream: int
     ) -> dict[str, _Array]:
-        wanted = {name: each for name, each in plan.buffers.items() if not self._is_own(each)}
+        wanted = {name: each for name, each in plan.buffers.items() if each["role"] != "scratch"}
         for name in arguments:
             if name in plan.buffers and name not in wanted:
                 raise LaunchError(f"{name} is scratch memory, which the launcher allocates itself; leave it out")
@@ -900,24 +893,24 @@ class _Run:
         self._staged: list[str] = []
         """Buffers that are copied into memory of the launcher's, because their arena must be one piece."""
         self._bases = self._found_bases()
+        self._symbols = [(name, address) for name, address in context.symbols.items() if name in arrays]
         document = launcher._document
         self._stand_ins = {each["stand_in"]: each for each in document["seams"] if each["stand_in"]}
         self._before: dict[str | None, list[dict[str, Any]]] = {}
         for each in document["seams"]:
             if not each["stand_in"]:
                 self._before.setdefault(each["before"], []).append(each)
-        self._pooled: dict[str, bool] = {}
-        self._made: dict[str, _Block] = {}
+        self._made: dict[str, _Block | None] = {}  #: What steps have allocated; None: from the stream's pool
         self._capturing = False
         self._graph = document["graph"]
-        self._host_steps = frozenset(document["host_steps"])
+        self._host_steps = frozenset(document["host_steps"])  #: This thread does these, after what they wait for
 
     def go(self) -> None:
         self._follow()
         for name in self._staged:
             if self._plan.buffers[name]["role"] != "output" or name in self._launcher._optional:
                 self._move(self._address(name), self._arrays[name].address, name)
-        for name, address in self._symbols():
+        for name, address in self._symbols:
             if self._plan.buffers[name]["role"] != "output":
                 self._move(address, self._arrays[name].address, name)
         lead = self._caller
@@ -931,7 +924,7 @@ class _Run:
             self._enqueue(lead)
         if lead != self._caller:
             self._hand_over(lead, self._caller, "end")
-        for name, address in self._symbols():
+        for name, address in self._symbols:
             if self._plan.buffers[name]["role"] != "input":
                 self._move(self._arrays[name].address, address, name)
         self._finish()
@@ -943,12 +936,12 @@ class _Run:
         for name in self._staged:
             if self._plan.buffers[name]["role"] != "input":
                 self._move(self._arrays[name].address, self._address(name), name)
-        for home in [*self._pooled]:  # what the plan has allocated and not freed
+        for home in [*self._made]:  # what the plan has allocated and not freed
             self._driver("cuStreamSynchronize", self._caller)
             self._free({"arena": home}, self._caller)
         if self._shares_state():
             self._driver("cuEventRecord", self._context.event("last"), self._caller)
-            self._launcher._last[id(self._context)] = self._caller
+            self._context.last = self._caller
 
     # --- memory ---
 
@@ -958,6 +951,11 @@ class _Run:
             return self._context.symbols[name]
         buffer = self._plan.buffers[name]
         return self._bases[buffer["arena"] or name] + int(buffer["offset_bytes"])
+
+    def _span(self, names: Sequence[str]) -> tuple[int, int]:
+        """Where neighbours begin, and their bytes, gaps included."""
+        begin, last = self._address(names[0]), names[-1]
+        return begin, self._address(last) + self._plan.bytes_of(last) - begin
 
     def _found_bases(self) -> dict[str, int]:
         """Allocation -> its address."""
@@ -978,16 +976,12 @@ class _Run:
 
     def _is_whole(self, given: Sequence[dict[str, Any]], members: Sequence[dict[str, Any]]) -> bool:
         """Whether arrays of the caller's, which lie as they should, are all of an allocation and of its kind."""
-        managed = members[0]["memory"] == "managed"
-        kind = all(self._arrays[each["name"]].place == "managed" for each in given) if managed else True
+        kind = members[0]["memory"] != "managed" or all(self._arrays[each["name"]].place == "managed" for each in given)
         return kind and len(given) == len(_wholes(members))
 
     def _is_allocated(self, address: int, home: str) -> bool:
         size = self._plan.home_bytes(home)
         return any(each.address == address and each.size_bytes == size for each in self._context.allocated)
-
-    def _symbols(self) -> list[tuple[str, int]]:
-        return [(name, address) for name, address in self._context.symbols.items() if name in self._arrays]
 
     def _move(self, target: int, source: int, name: str) -> None:
         size = self._plan.bytes_of(name)
@@ -1003,8 +997,7 @@ class _Run:
 
     def _follow(self) -> None:
         """Begin after the last launch, with which this one shares memory, and after what makes the arguments."""
-        last = self._launcher._last.get(id(self._context))
-        if last is not None and last != self._caller and self._shares_state():
+        if self._context.last not in (None, self._caller) and self._shares_state():
             self._driver("cuStreamWaitEvent", self._caller, self._context.event("last"), 0)
         same = {self._caller} | ({0, _LEGACY} if self._caller in (0, _LEGACY) else set())
         for stream in {each.ready_on for each in self._arrays.values()} - same:
@@ -1069,7 +1062,7 @@ class _Run:
                     self._driver("cuStreamWaitEvent", stream, done[name], 0)
             for seam in self._before.get(step["name"], ()):
                 self._call(seam, stream)
-            if self._on_host(step):
+            if step["name"] in self._host_steps:
                 self._driver("cuStreamSynchronize", stream, where=step["name"])
             self._one(step, stream)
             if step["name"] in awaited:
@@ -1082,10 +1075,6 @@ class _Run:
 
     # --- steps ---
 
-    def _on_host(self, step: Mapping[str, Any]) -> bool:
-        """Whether this thread does the step, after what it waits for."""
-        return step["name"] in self._host_steps
-
     def _one(self, step: Mapping[str, Any], stream: int) -> None:
         kind = step["is"]
         if kind == "Launch":
@@ -1095,15 +1084,15 @@ class _Run:
             else:
                 self._launch(step, stream)
         elif kind == "Copy":
-            source, target = self._address(step["source"][0]), self._address(step["target"][0])
-            size = self._address(step["source"][-1]) + self._plan.bytes_of(step["source"][-1]) - source
-            self._copy(target, source, size, stream, step)
+            target, (source, size) = self._address(step["target"][0]), self._span(step["source"])
+            if step["name"] in self._host_steps:
+                ctypes.memmove(target, source, size)
+            else:
+                self._driver("cuMemcpyAsync", target, source, size, stream, where=step["name"])
         elif kind == "CopyBatch":
             self._copy_batch(step, stream)
         elif kind == "Prefetch":
-            first, last = step["buffers"][0], step["buffers"][-1]
-            address = self._address(first)
-            size = self._address(last) + self._plan.bytes_of(last) - address
+            address, size = self._span(step["buffers"])
             where = self._context.device if step["to_device"] else _THE_HOST
             self._driver("cuMemPrefetchAsync", address, size, where, stream, where=step["name"])
         elif kind == "FillStep":
@@ -1144,12 +1133,6 @@ class _Run:
         else:
             self._driver("cuLaunchKernel", function, *shape, stream, places, None, where=step["name"])
 
-    def _copy(self, target: int, source: int, size: int, stream: int, step: Mapping[str, Any]) -> None:
-        if self._on_host(step):
-            ctypes.memmove(target, source, size)
-        else:
-            self._driver("cuMemcpyAsync", target, source, size, stream, where=step["name"])
-
     def _copy_batch(self, step: Mapping[str, Any], stream: int) -> None:
         """One call of the driver where it has that (CUDA 13); else, and while a graph is captured, one by one."""
         copies = [
@@ -1170,22 +1153,19 @@ class _Run:
     def _allocate(self, step: Mapping[str, Any], stream: int) -> None:
         home = step["arena"]
         size = self._plan.home_bytes(home)
-        self._pooled[home] = step["pooled"]
         if step["pooled"]:
             self._bases[home] = self._driver.handle("cuMemAllocAsync", size, stream, kind=c_ulonglong)
-            return
-        first = self._plan.homes[home][0]
-        block = self._context.block(first["memory"], size)
-        self._bases[home] = block.address
-        self._made[home] = block
+            self._made[home] = None
+        else:
+            block = self._made[home] = self._context.block(self._plan.homes[home][0]["memory"], size)
+            self._bases[home] = block.address
 
     def _free(self, step: Mapping[str, Any], stream: int) -> None:
-        home = step["arena"]
-        base = self._bases.pop(home)
-        if self._pooled.pop(home):
+        base, block = self._bases.pop(step["arena"]), self._made.pop(step["arena"])
+        if block is None:
             self._driver("cuMemFreeAsync", base, stream)
         else:
-            self._context.free(self._made.pop(home))
+            self._context.free(block)
 
     # --- arguments ---
 
@@ -1207,19 +1187,12 @@ class _Run:
     def _host_value(self, argument: Mapping[str, Any], step: Mapping[str, Any]) -> object:
         if argument["is"] == "Pointer":
             return c_void_p(self._address(argument["buffer"]))
-        value = self._value(argument, step)
-        kind = _HOST_TYPES.get(argument.get("dtype", ""))
-        if kind is None:
+        dtype = argument.get("dtype", "")
+        name = {"float32": "c_float", "float64": "c_double"}.get(dtype, f"c_{dtype}")
+        if not hasattr(ctypes, name):
             raise LaunchError(f"step {step['name']}: a host function takes pointers and plain numbers only")
-        found: object = kind.from_buffer_copy(value)
+        found: object = getattr(ctypes, name).from_buffer_copy(self._value(argument, step))
         return found
-
-
-_HOST_TYPES: dict[str, Any] = {
-    "bool": ctypes.c_bool, "int8": ctypes.c_int8, "uint8": ctypes.c_uint8, "int16": ctypes.c_int16,
-    "uint16": ctypes.c_uint16, "int32": ctypes.c_int32, "uint32": ctypes.c_uint32, "int64": ctypes.c_int64,
-    "uint64": ctypes.c_uint64, "float32": ctypes.c_float, "float64": ctypes.c_double,
-}  # fmt: skip
 
 
 def _packed(dtype: str, value: float, where: str) -> bytes:

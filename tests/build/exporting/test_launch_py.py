@@ -161,6 +161,24 @@ def test_launches_on_two_streams_follow_each_other(exported: Callable[..., Expor
         np.testing.assert_array_equal(found["y"], expected)
 
 
+def test_closing_one_context_leaves_the_order_of_another(exported: Callable[..., Exported]) -> None:
+    """What the launches of the other one share is still in use."""
+    case = programs.several()
+    here = exported(case.program)
+    memory = arrays(case.program, programs.inputs(case.program))
+
+    def launch(context: int, stream: int) -> None:
+        here.driver.context = context
+        here.launcher.launch(wrapped(case.program, memory), stream=stream)
+
+    launch(77, 500)
+    launch(78, 500)
+    here.launcher.close()
+    here.driver.log.clear()
+    launch(77, 700)
+    assert "cuStreamWaitEvent" in here.driver.log
+
+
 def test_it_waits_for_the_stream_of_an_argument(exported: Callable[..., Exported]) -> None:
     case = programs.one()
     here = exported(case.program)

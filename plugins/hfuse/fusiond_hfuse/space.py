@@ -48,6 +48,8 @@ def fused(group: KernelGroup, limits: DeviceLimits, arch: str) -> Space:
     if not all(counts.values()):
         return EMPTY
     warp = partition.even(group, limits) is not None
+    number = arch.removeprefix("sm_")
+    hopper = number.isdigit() and int(number) >= 90  # and later: warpgroups can give registers to each other
     virtual = {
         slot.letter: max((partition.virtual(slot.kernel, each, limits) for each in counts[slot.letter]), key=len)
         for slot in group.slots
@@ -56,7 +58,7 @@ def fused(group: KernelGroup, limits: DeviceLimits, arch: str) -> Space:
         group=group, limits=limits, counts=counts, common=_common(group, limits), warp=warp,
         virtual={letter: values for letter, values in virtual.items() if len(values) > 1},
         strides=limits.multiprocessors > 0 and all(partition.may_stride(slot.kernel) for slot in group.slots),
-        trades=limits.registers_per_sm > 0 and warp and trades_registers(group, arch),
+        trades=limits.registers_per_sm > 0 and warp and hopper and len(group.slots) == 2,
     )  # fmt: skip
     parameters = (*_shape_parameters(ways), *_register_parameters(ways))
     return Space(parameters=parameters, restrictions=tuple(_restrictions(ways)))
@@ -84,10 +86,10 @@ def _shape_parameters(ways: _Ways) -> Iterator[Parameter]:
 
 
 def _choices(group: KernelGroup) -> Iterator[Parameter]:
-    """What a kernel in Triton is compiled with: `BLOCK.a`."""
-    for slot in (each for each in group.slots if each.kernel.forms):
+    """What a kernel in Triton is compiled with: `BLOCK.a`. Macros that have a list are tuned of a kernel by itself."""
+    for slot in (each for each in group.slots if each.kernel.forms or not each.prefix):
         for name, values in slot.kernel.tuned.items():
-            yield Parameter(name=f"{name}.{slot.letter}", values=values)
+            yield Parameter(name=name + slot.suffix, values=values)
 
 
 def _register_parameters(ways: _Ways) -> Iterator[Parameter]:
@@ -130,12 +132,6 @@ def _common(group: KernelGroup, limits: DeviceLimits) -> tuple[int, ...]:
 def _orders(group: KernelGroup) -> tuple[str, ...]:
     """Of two, who is first; of more, as they are, or the one with the most threads first."""
     return (group.letters, group.letters[::-1]) if len(group.slots) == 2 else ("given", "threads")
-
-
-def trades_registers(group: KernelGroup, arch: str) -> bool:
-    """Whether warpgroups can give registers to each other: on Hopper and later."""
-    number = arch.removeprefix("sm_")
-    return len(group.slots) == 2 and number.isdigit() and int(number) >= 90
 
 
 def _trades(group: KernelGroup, limits: DeviceLimits) -> Iterator[str]:
@@ -200,16 +196,13 @@ def completed(config: Config, offered: Space, group: KernelGroup) -> Config:
     return Config.of({**plain, **config})
 
 
-def unfused(group: KernelGroup, limits: DeviceLimits, *, plain: bool = False) -> Space:
-    """The knobs of the unfused kernels: the same block sizes and register caps, so that the comparison is fair.
-    `plain`: of one kernel by itself, with its macros, and no letters."""
-    at = {letter: "" if plain else f".{letter}" for letter in group.letters}
+def unfused(group: KernelGroup, limits: DeviceLimits) -> Space:
+    """The knobs of the unfused kernels: the same block sizes and register caps, so that the comparison is fair."""
+    at = {slot.letter: slot.suffix for slot in group.slots}
     caps = CAPS if limits.registers_per_sm > 0 else ()
-    tuned = group.slots[0].kernel.tuned if plain else {}
     parameters = [Parameter(name=f"threads{own}", values=_alone(group, each, limits)) for each, own in at.items()]
     parameters += [Parameter(name=f"cap{own}", values=("none", *caps)) for own in at.values() if caps]
-    parameters += [Parameter(name=name, values=values) for name, values in tuned.items()]
-    parameters += () if plain else _choices(group)
+    parameters += _choices(group)
     resident = (  # so many threads a block has at most that is to be resident so often
         f"cap{own} != '{cap}' or threads{own} <= {_most_threads(limits, cap)}" for cap in caps for own in at.values()
     )

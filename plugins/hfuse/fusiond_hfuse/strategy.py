@@ -7,7 +7,6 @@ decides how they are paired, and the launches that come of it are one Program, m
 """
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,7 +26,7 @@ from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.request import FusionRequest, GroupAnalysis, group_of, members, part_of
 from fusiond_hfuse.codegen import emit, fuse, resources, verify
 from fusiond_hfuse.frontend import kernel_file, launch_shapes, schema
-from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup, scalar
+from fusiond_hfuse.frontend.fusion_group import FusionSlot, KernelGroup
 from fusiond_hfuse.frontend.launch_shapes import shape_of
 from fusiond_hfuse.frontend.source_kernel import SourceKernel
 
@@ -131,7 +130,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         if analysis.rejections:
             return EMPTY
         if analysis.alone:
-            return space.unfused(about.group, about.target.limits, plain=True)
+            return space.unfused(about.group, about.target.limits)
         if about.request.job.search.order == "paper":
             return space.of_paper(about.group, about.target.limits)
         return space.fused(about.group, about.target.limits, about.target.arch)
@@ -167,23 +166,18 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         knobs = space.unfused(group, about.target.limits)
 
         def baseline(name: str, detail: str, order: str = group.letters) -> Baseline:
-            issue = {"sequential": "sequence", "graph": "graph"}.get(name, "streams")
+            issue = {"sequential": "sequence", "given": "sequence", "graph": "graph"}.get(name, "streams")
 
             def program(config: Config) -> Program:
-                group = about.group.at(config)
-                threads = {letter: config.integer(f"threads.{letter}") for letter in group.letters}
-                wanted = {letter: config.get(f"cap.{letter}", "none") for letter in group.letters}
-                caps = {letter: resources.own_cap(about, threads[letter], each) for letter, each in wanted.items()}
-                return resources.carved(about, emit.unfused(group, threads, caps, order=order, issue=issue))
+                return resources.carved(about, _apart(about, group, config, order=order, issue=issue))
 
-            like = None if name == "sequential" else "sequential"
+            like = None if issue == "sequence" else "sequential"
             return Baseline(name=name, detail=detail, space=knobs, emit=program, like=like)
 
         if analysis.alone:
-            plain = next(space.unfused(group, about.target.limits, plain=True).points())
-            given = Space(parameters=tuple(Parameter(name=name, values=(value,)) for name, value in plain.items()))
-            whole = functools.partial(_alone, about)
-            return (Baseline(name="given", detail="as its file says", space=given, emit=whole),)
+            plain = next(knobs.points())
+            knobs = Space(parameters=tuple(Parameter(name=name, values=(value,)) for name, value in plain.items()))
+            return (baseline("given", "as its file says"),)
         first, *_, last = group.names
         count = len(group.slots)
         back = group.letters[::-1]
@@ -206,11 +200,11 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         if analysis.rejections:
             return analysis.rejections[0]
         if analysis.alone:
-            problems = space.unfused(about.group, about.target.limits, plain=True).problems(config)
+            problems = space.unfused(about.group, about.target.limits).problems(config)
             if problems:
                 return Rejection(rule="not_in_space", nodes=about.group.names, detail="; ".join(problems))
             try:
-                return _alone(about, config)
+                return resources.carved(about, _apart(about, about.group, config))
             except ValueError as problem:
                 return Rejection(rule="compile", nodes=about.group.names, detail=str(problem))
         return self._fused(about, about.group, config)
@@ -277,14 +271,12 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
 
     def _single(self, about: GroupAnalysis, letter: str, config: Config) -> Program | Rejection:
         part = about.group.among(letter)
-        threads = config.integer("alone")
-        own = {f"threads.{letter}": threads, f"cap.{letter}": config.get("cap", "none")}
+        own = {f"threads.{letter}": config.integer("alone"), f"cap.{letter}": config.get("cap", "none")}
         offered = space.unfused(part, about.target.limits)
         wanted = Config.of({each.name: own[each.name] for each in offered.parameters})
         if len(wanted) < len(config) or offered.problems(wanted):
             return Rejection(rule="not_in_space", nodes=part.names, detail=f"{config} is not offered for {letter}")
-        cap = resources.own_cap(about, threads, own[f"cap.{letter}"])
-        return emit.unfused(part.at({"threads": threads}), {letter: threads}, {letter: cap})
+        return _apart(about, part, wanted)
 
     def resolved(self, analysis: Analysis[FusionRequest, GroupAnalysis], config: Config, answers: Answers) -> Config:
         """`cap=paper` and `cap=native` as the number of registers that they come to, in a pair of a composition too."""
@@ -361,14 +353,15 @@ def _compiled_for(inputs: Inputs, slot: FusionSlot, where: str) -> FusionSlot:
     return dataclasses.replace(slot, kernel=dataclasses.replace(again, sizes=kernel.sizes))
 
 
-def _alone(about: GroupAnalysis, config: Config) -> Program:
-    """One kernel by itself, at a block size, under a cap and with macros of its own. ValueError."""
-    (slot,) = about.group.slots
-    threads = config.integer("threads")
-    chosen = {name: scalar(config[name]) for name in slot.kernel.tuned}
-    group = dataclasses.replace(about.group, slots=(slot.at(threads, chosen),))
-    cap = resources.own_cap(about, threads, config.get("cap", "none"))
-    return resources.carved(about, emit.unfused(group, {slot.letter: threads}, {slot.letter: cap}))
+def _apart(
+    about: GroupAnalysis, group: KernelGroup, config: Config, *, order: str = "", issue: str = "sequence"
+) -> Program:
+    """Kernels as they are, at a point of `space.unfused`. ValueError."""
+    group = group.at(config)
+    threads = {slot.letter: config.integer(f"threads{slot.suffix}") for slot in group.slots}
+    wanted = {slot.letter: config.get(f"cap{slot.suffix}", "none") for slot in group.slots}
+    caps = {letter: resources.own_cap(about, threads[letter], each) for letter, each in wanted.items()}
+    return emit.unfused(group, threads, caps, order=order, issue=issue)
 
 
 def _schedule(about: GroupAnalysis, group: KernelGroup, config: Config) -> FusionSchedule:

@@ -67,6 +67,3 @@ class FusionSchedule:
 def shapes_of(schedule: FusionSchedule) -> dict[str, LaunchShape]:
     """Each side's own launch, by its letter."""
     return {side.slot.letter: shape_of(side.slot, side.shape) for side in schedule.sides}
-
-
-# --- for people -----------------------------------------------------------------------------------------

@@ -33,19 +33,30 @@ class FusionSlot:
     macros: Mapping[str, Scalar] = field(default_factory=dict)
     """Chosen values of the macros that have a list of them; the others have their first."""
 
-    def at(self, threads: int, chosen: Mapping[str, Scalar]) -> FusionSlot:
-        """The slot with its kernel compiled for a block and with these choices. ValueError where it does not compile
-        so."""
-        kernel = self.kernel
+    def at(self, config: Mapping[str, Value]) -> FusionSlot:
+        """The slot with its kernel compiled as a config says: `threads.a`, `BLOCK.a`. ValueError where it does not
+        compile so."""
+        kernel, places = self.kernel, {name: name + self.suffix for name in self.kernel.tuned}
+        chosen = {
+            name: value
+            for name, place in places.items()
+            if place in config and not isinstance(value := config[place], float)
+        }
         if not kernel.forms:
             return dataclasses.replace(self, macros=frozen(chosen)) if chosen else self
-        wanted = {name: chosen.get(name, values[0]) for name, values in kernel.tuned.items()}
+        threads = int(str(config.get(f"threads.{self.letter}", config.get("threads"))))
+        wanted = {**{name: values[0] for name, values in kernel.tuned.items()}, **chosen}
         found = kernel.forms.get(
             (threads, frozenset(wanted.items())), f"{kernel.name} has no block of {threads} threads"
         )
         if isinstance(found, str):
             raise ValueError(f"{kernel.name} is not compiled so: {found}")
         return dataclasses.replace(self, kernel=found)
+
+    @property
+    def suffix(self) -> str:
+        """What stands behind the names of its parameters in a config; nothing where the kernel is by itself."""
+        return f".{self.letter}" if self.prefix else ""
 
     def named(self, argument: str) -> str:
         """What a Program calls an argument of this slot."""
@@ -87,19 +98,8 @@ class KernelGroup:
         return {each.letter: each for each in self.slots}[letter]
 
     def at(self, config: Mapping[str, Value]) -> KernelGroup:
-        """The group with each kernel compiled as a config says: `threads.a`, `BLOCK.a`. ValueError."""
-        if not any(slot.kernel.forms for slot in self.slots):
-            return self
-
-        def chosen(slot: FusionSlot) -> FusionSlot:
-            if not slot.kernel.forms:
-                return slot
-            threads = config.get(f"threads.{slot.letter}", config.get("threads"))
-            names = {name: f"{name}.{slot.letter}" for name in slot.kernel.tuned}
-            values = {name: scalar(config[place]) for name, place in names.items() if place in config}
-            return slot.at(int(str(threads)), values)
-
-        return dataclasses.replace(self, slots=tuple(map(chosen, self.slots)))
+        """The group with each kernel compiled as a config says. ValueError."""
+        return dataclasses.replace(self, slots=tuple(slot.at(config) for slot in self.slots))
 
     def among(self, letters: str) -> KernelGroup:
         """The group of some of the slots, in the order of their letters."""
@@ -124,12 +124,6 @@ class KernelGroup:
     def fixed_sizes(self) -> set[str]:
         """Those of them that stand in a text."""
         return set().union(*(slot.fixed_sizes for slot in self.slots))
-
-
-def scalar(value: Value) -> Scalar:
-    """A choice as a config has it."""
-    assert not isinstance(value, float)
-    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

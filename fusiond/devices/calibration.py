@@ -1,5 +1,6 @@
 """The results of `fusiond calibrate` for a device, and the sampling limits that follow from them."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 
@@ -59,12 +60,11 @@ def calibrate(provider: DeviceProvider, device: DeviceInfo) -> dict[str, float]:
     Raises DeviceError when the device is in use, or when it does not work."""
     told: list[str] = []
     try:
-        with device_lock(device, stop=lambda: True, waiting=told.append):
-            supervisor = Supervisor(provider, device)
-            try:
-                reply = supervisor.call(protocol.Calibrate(), TIMEOUT_SECS)
-            finally:
-                supervisor.close()
+        with (
+            device_lock(device, stop=lambda: True, waiting=told.append),
+            contextlib.closing(Supervisor(provider, device)) as supervisor,
+        ):
+            reply = supervisor.call(protocol.Calibrate(), TIMEOUT_SECS)
     except Interrupted:
         raise DeviceError(f"{device.name} is in use: {told[-1]}; calibrate when it is free") from None
     if isinstance(reply, MeasureFailed):

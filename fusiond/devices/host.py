@@ -1,4 +1,5 @@
-"""Host functions: `extern "C"` entry points of a shared object, called with pointers and scalars."""
+"""Arguments as bytes, and host functions: `extern "C"` entry points of a shared object, called with pointers and
+scalars."""
 
 import ctypes
 from collections.abc import Callable
@@ -6,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.devices.base import ExecutionError, LaunchRefused
+from fusiond.model.language.narrow import scalar
 from fusiond.model.outcomes import Outcome
 from fusiond.model.program import Argument, Bytes, Pointer
 
@@ -29,6 +31,18 @@ class HostLibrary:
             raise ExecutionError(Outcome.BUILD_FAILED, f'there is no extern "C" function {entry!r}') from None
         function.restype = None
         function(*(_packed(each, address) for each in arguments))
+
+
+def value_bytes(argument: Argument, address: Callable[[str], int]) -> bytes:
+    """One argument's bytes; `address` tells where a buffer is."""
+    if isinstance(argument, Pointer):
+        return address(argument.buffer).to_bytes(8, "little")
+    if isinstance(argument, Bytes):
+        return argument.filled(address)
+    try:
+        return scalar(argument.dtype, argument.value).tobytes()
+    except (OverflowError, TypeError, ValueError) as problem:
+        raise LaunchRefused(f"{argument.value!r} is not of type {argument.dtype}: {problem}") from None
 
 
 def _packed(argument: Argument, address: Callable[[str], int]) -> object:

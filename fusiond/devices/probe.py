@@ -1,5 +1,6 @@
 """A look at a device that was called sick: a program without kernels of its own, in a fresh child process."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +34,16 @@ PROGRAM = Program(
 """Needs no compiler. On a GPU a sample of it runs the gate, which is a kernel."""
 
 
-def probe(provider: DeviceProvider, device: DeviceInfo, runner: type[Supervisor] = Supervisor) -> str | None:
+def probe(provider: DeviceProvider, device: DeviceInfo) -> str | None:
     """What is wrong with a device, in one line; None when a copy, a fill and a timed run work."""
-
     told: list[str] = []
     try:
-        with device_lock(device, stop=lambda: True, waiting=told.append), working_folder("probe") as folder:
-            supervisor = runner(provider, device)
-            try:
-                return _run(supervisor, folder)
-            finally:
-                supervisor.close()
+        with (
+            device_lock(device, stop=lambda: True, waiting=told.append),
+            working_folder("probe") as folder,
+            contextlib.closing(Supervisor(provider, device)) as supervisor,
+        ):
+            return _run(supervisor, folder)
     except Interrupted:
         return f"it is in use: {told[-1]}"
     except FusiondError as problem:

@@ -156,11 +156,9 @@ class CodeRows:
         meeting = flow.meeting_points(targets, falls)
         made = np.zeros(len(self.made), CODE)
         made["reconverge"] = meeting
-        for k, row in enumerate(self.made):
-            for name, value in row.items():
+        for k, (row, target) in enumerate(zip(self.made, targets, strict=True)):
+            for name, value in (row if target is None else {**row, "target": target}).items():
                 made[k][name] = value
-            if targets[k] is not None:
-                made[k]["target"] = targets[k]
         places, specials = self.places, np.array(self._specials, np.int32).reshape(-1, 2)
         return PtxCode(made, tuple(self._from), places.register_bytes, places.constants(), specials, self.layout)
 

@@ -25,20 +25,17 @@ from fusiond.devices.counting.library import COUNTS, Cache
 from fusiond.devices.counting.model import H100, Gpu
 from fusiond.devices.counting.sampling import LaunchCounts
 from fusiond.devices.counting.sass import Executed, SassFunction
-from fusiond.devices.host import HostLibrary
+from fusiond.devices.host import HostLibrary, value_bytes
 from fusiond.model.errors import DeviceError
 from fusiond.model.inputs.fills import DRAWN, initial, is_read
-from fusiond.model.language.narrow import numpy_dtype, scalar
+from fusiond.model.language.narrow import numpy_dtype
 from fusiond.model.nouns import CompileFacts
 from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import (
-    Argument,
     Buffer,
-    Bytes,
     FillStep,
     HostCall,
     Launch,
-    Pointer,
     Program,
     SourceKind,
     SourceLanguage,
@@ -272,7 +269,7 @@ class _Run:
 
     def _launch(self, step: Launch, cache: Cache) -> LaunchCounts:
         kernel = self._names[step.source][step.entry]
-        arguments = [self._bytes(each) for each in step.arguments]
+        arguments = [value_bytes(each, self._address) for each in step.arguments]
         facts = self._facts[step.source].get(step.entry)
         must = self._needs.whole.get(step.name)
         result = self._units[step.source].launch(
@@ -300,13 +297,6 @@ class _Run:
             if source == step.source:
                 found[self._symbols[source][symbol]] = each.name
         return self._units[step.source].module.kernels[self._names[step.source][step.entry]], found
-
-    def _bytes(self, argument: Argument) -> bytes:
-        if isinstance(argument, Pointer):
-            return self._address(argument.buffer).to_bytes(8, "little")
-        if isinstance(argument, Bytes):
-            return argument.filled(self._address)
-        return scalar(argument.dtype, argument.value).tobytes()
 
     def _address(self, buffer: str) -> int:
         return int(self._views[buffer].ctypes.data)

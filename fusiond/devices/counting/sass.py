@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fusiond.build import nvcc, nvdisasm
 from fusiond.build.cache import BuildCache
@@ -26,6 +27,10 @@ class SassError(Exception):
     """A listing whose control flow is not understood; one line."""
 
 
+SassFunction: TypeAlias = tuple[BasicBlock, ...]
+"""A kernel. The first block is where it begins; blocks that nothing leads to are not among them."""
+
+
 def of_source(source: Source, arch: str, *, cache: BuildCache | None = None) -> Mapping[str, SassFunction]:
     """The kernels of a source that is built with -lineinfo, by their mangled names. SassError where there is none: no
     nvdisasm, or ptxas refuses the source."""
@@ -36,14 +41,6 @@ def of_source(source: Source, arch: str, *, cache: BuildCache | None = None) -> 
     if isinstance(text, BuildFailed):
         raise SassError(text.reason)
     return parse(text)
-
-
-@dataclass(frozen=True, slots=True)
-class SassFunction:
-    """A kernel. Block 0 is where it begins; blocks that nothing leads to are not among them."""
-
-    name: str
-    blocks: tuple[BasicBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +56,10 @@ def executed(function: SassFunction, lines: Mapping[int, frequencies.LineCounts]
     threads: dict[str, float] = {}
     warps: dict[str, float] = {}
     try:
-        found = frequencies.of_blocks(function.blocks, lines)
+        found = frequencies.of_blocks(function, lines)
     except frequencies.Unsolved as problem:
-        raise SassError(f"{function.name}: {problem}") from None
-    for block, often in zip(function.blocks, found, strict=True):
+        raise SassError(str(problem)) from None
+    for block, often in zip(function, found, strict=True):
         for each in block.instructions:
             kind = class_of(each.opcode)
             threads[kind] = threads.get(kind, 0.0) + often.threads
@@ -177,7 +174,7 @@ class _Blocks:
             inside = tuple(lines[begin:end])
             successors = tuple(number[each] for each in dict.fromkeys(following) if each in number)
             blocks.append(BasicBlock(inside, successors, ends, None if calls is None else number[calls]))
-        return SassFunction(self._name, tuple(blocks))
+        return tuple(blocks)
 
     def _bounds(self, after: Sequence[_After]) -> list[tuple[int, int]]:
         """Begin and end of each block: one begins at a label, behind a branch, and where something goes."""

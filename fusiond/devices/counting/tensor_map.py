@@ -6,6 +6,8 @@
 `tensormap.replace` writes the same fields with the same codes, which are PTX's.
 """
 
+import itertools
+import operator
 import struct
 from collections.abc import Sequence
 
@@ -46,13 +48,8 @@ def tensor_map(
     steps = list(reversed(element_strides or [1] * len(shape)))
     if not 1 <= len(extents) <= 5 or not len(extents) == len(boxes) == len(steps):
         raise ValueError(f"a tensor map has one to five dimensions and a box of as many, not {shape} and {box}")
-    if strides is None:
-        held, total = [], size
-        for extent in extents[:-1]:
-            total *= extent
-            held.append(total)
-    else:
-        held = list(reversed(strides))[1:]
+    whole = itertools.accumulate(extents[:-1], operator.mul, initial=size)  # of a C array
+    held = list(whole if strides is None else reversed(strides))[1:]
     if address % 16 or any(each % 16 for each in held):
         raise ValueError("a tensor map's address and strides must be multiples of 16 bytes")
     if any(not 1 <= each <= 256 for each in boxes) or boxes[0] * size % 16:

@@ -1,5 +1,6 @@
 """Describes a GPU from the driver's attributes: name, limits and environment. Makes no context."""
 
+import functools
 import importlib.metadata
 import re
 
@@ -30,10 +31,7 @@ def index_of(name: str) -> int:
 
 def describe(driver: Driver, index: int) -> DeviceInfo | None:
     """A device by its attributes; None for one older than fusiond builds for."""
-
-    def ask(attribute: int) -> int:
-        return driver.attribute(index, attribute)
-
+    ask = functools.partial(driver.attribute, index)
     major, minor = ask(Attribute.MAJOR), ask(Attribute.MINOR)
     if (major, minor) < (7, 5):
         return None

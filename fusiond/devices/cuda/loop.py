@@ -16,7 +16,7 @@ from fusiond.devices.cuda.driver import THE_HOST, Driver
 from fusiond.devices.cuda.failures import outcome_of
 from fusiond.devices.cuda.loop_code import HostFunctions
 from fusiond.devices.cuda.memory import ProgramMemory
-from fusiond.devices.cuda.modules import value_bytes
+from fusiond.devices.host import value_bytes
 from fusiond.model.program import (
     Alloc,
     Argument,

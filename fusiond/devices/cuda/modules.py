@@ -11,9 +11,9 @@ from typing import Any
 
 from fusiond.devices.base import LaunchRefused
 from fusiond.devices.cuda.driver import Driver
+from fusiond.devices.host import value_bytes
 from fusiond.model.gpu.entry_table import EntryName
-from fusiond.model.language.narrow import scalar
-from fusiond.model.program import Argument, Bytes, HostCall, Launch, Pointer
+from fusiond.model.program import HostCall, Launch
 
 
 class DriverModule:
@@ -70,18 +70,6 @@ class DriverFunction:
             self._driver.call("cuLaunchCooperativeKernel", *given)
         else:
             self._driver.call("cuLaunchKernel", *given, None)
-
-
-def value_bytes(argument: Argument, address: Callable[[str], int]) -> bytes:
-    """One argument's bytes; `address` tells where a buffer is."""
-    if isinstance(argument, Pointer):
-        return address(argument.buffer).to_bytes(8, "little")
-    if isinstance(argument, Bytes):
-        return argument.filled(address)
-    try:
-        return scalar(argument.dtype, argument.value).tobytes()
-    except (OverflowError, TypeError, ValueError) as problem:
-        raise LaunchRefused(f"{argument.value!r} is not of type {argument.dtype}: {problem}") from None
 
 
 def check_arguments(step: Launch | HostCall, sizes: tuple[int, ...]) -> None:

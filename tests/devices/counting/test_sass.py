@@ -53,7 +53,7 @@ def test_straight_lines_are_what_nvdisasm_prints(
     ran = kernels.run(kernel, [*arguments, *([np.int32(20)] if kernel == "either" else [])], grid=(2,), block=(64,))
     found = executed(functions, kernel, ran)
     each = between(kernel, 0, end)
-    assert "EXIT" in functions[kernel].blocks[-1].instructions[-1].opcode
+    assert "EXIT" in functions[kernel][-1].instructions[-1].opcode
     assert sum(found.threads.values()) == 128 * each
     assert sum(found.warps.values()) == 4 * each
 
@@ -69,12 +69,12 @@ def test_slow_paths_of_divisions_are_not_executed(
     found, listing = executed(functions, kernel, ran), (DATA / "sass.listing").read_text()
     assert slow in listing
     lines = sass.lines_of(ran.result)
-    often = frequencies.of_blocks(functions[kernel].blocks, lines)
-    calls = [k for k, block in enumerate(functions[kernel].blocks) if block.calls is not None]
+    often = frequencies.of_blocks(functions[kernel], lines)
+    calls = [k for k, block in enumerate(functions[kernel]) if block.calls is not None]
     assert len(calls) == 1
     assert often[calls[0]].threads == 0
     assert found.threads["sfu"] == (64 if kernel == "exp_divide" else 32)
-    whole = sum(len(block.instructions) for block in functions[kernel].blocks)
+    whole = sum(len(block.instructions) for block in functions[kernel])
     assert sum(found.warps.values()) < whole / 2
 
 
@@ -175,7 +175,7 @@ $slow:
 
 def test_blocks_of_a_listing() -> None:
     """BRA.DIV is not taken; a second predicate makes a branch conditional; functions of ptxas's own have no lines."""
-    blocks = sass.parse(LISTING)["k"].blocks
+    blocks = sass.parse(LISTING)["k"]
     assert [(each.successors, each.ends, each.calls) for each in blocks] == [
         ((1, 4), False, None), ((2,), False, 6), ((3, 4), False, None), ((4,), False, None), ((5,), True, None),
         ((), True, None), ((), True, None),
@@ -188,12 +188,12 @@ def test_blocks_of_a_listing() -> None:
 def test_a_call_that_never_comes_back_is_a_jump() -> None:
     """So does ptxas leave loops up to sm_80; they were taken as never left, and hardly executed."""
     never = LISTING.replace("RET.REL.NODEC R20 `(k)", "EXIT")
-    blocks = sass.parse(never)["k"].blocks
+    blocks = sass.parse(never)["k"]
     assert [(each.successors, each.calls) for each in blocks][1] == ((4,), None)
     assert len(blocks) == 5
     assert blocks[4].ends
     guarded = never.replace("     CALL.REL", "@P2  CALL.REL")
-    assert [(each.successors, each.calls) for each in sass.parse(guarded)["k"].blocks][1] == ((2, 6), None)
+    assert [(each.successors, each.calls) for each in sass.parse(guarded)["k"]][1] == ((2, 6), None)
 
 
 def test_a_call_that_comes_back_on_the_way_of_one_that_does_not() -> None:
@@ -203,7 +203,7 @@ def test_a_call_that_comes_back_on_the_way_of_one_that_does_not() -> None:
         "$inner:\n        /*00c0*/                   RET.REL.NODEC R20 `(k) ;\n"
     )
     text = LISTING.replace("        /*00a0*/                   RET.REL.NODEC R20 `(k) ;\n", inner)
-    blocks = sass.parse(text)["k"].blocks
+    blocks = sass.parse(text)["k"]
     slow = next(each for each in blocks if each.instructions[0].opcode == "MUFU.RCP")
     assert [(each.successors, each.calls) for each in blocks][1] == ((blocks.index(slow),), None)
     assert slow.calls is not None

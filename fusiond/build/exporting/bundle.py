@@ -122,8 +122,6 @@ def read_bundle(folder: Path) -> tuple[Program, dict[str, Path]]:
 
 def _link_or_copy(source: Path, target: Path) -> None:
     """A hard link where the file system allows it: binaries are written once and never changed."""
-    if target.exists():
-        return
     try:
         os.link(source, target)
     except OSError:

@@ -61,11 +61,6 @@ def optional(program: Program) -> frozenset[str]:
     return frozenset(handed | taken)
 
 
-def stand_in_of(program: Program, step: Step) -> Seam | None:
-    """The seam in whose place a launch stands."""
-    return next((each for each in program.seams if each.stand_in == step.name), None)
-
-
 def seams_before(program: Program, step: Step | None) -> tuple[Seam, ...]:
     """The seams that are due before a step (None: after the last), where no launch stands in for them."""
     name = None if step is None else step.name

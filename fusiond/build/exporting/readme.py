@@ -15,6 +15,10 @@ _HOST_COMPILER = "g++ -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=off"  #:
 _ALLOCATIONS = {
     Giver.WORKSPACE: "cudaMalloc", Giver.HOST_WORKSPACE: "cudaMallocHost", Giver.MANAGED_WORKSPACE: "cudaMallocManaged",
 }  # fmt: skip
+_PLACES = {
+    Memory.DEVICE: "device memory", Memory.PINNED: "pinned host memory", Memory.PAGEABLE: "host memory",
+    Memory.MANAGED: "managed memory (cudaMallocManaged)",
+}  # fmt: skip
 _NOTES = {
     "keep": "The verdict is `keep`: fusing does not pay here. This is the tuned unfused program.",
     "promising": "The verdict is `promising`: lower bounds in time were counted for a GPU; nothing was measured.",
@@ -89,7 +93,7 @@ def _arguments(program: Program) -> list[str]:
         more = f", {names.buffers[each.name]} in C++" if names.buffers[each.name] != each.name else ""
         more += ", may be left out" if each.name in free else ""
         more += f", the variable {each.symbol.partition(':')[2]}" if each.symbol is not None else ""
-        lines.append(f"{each.name:{width}}  {each.role}, {_amount(each)} in {_place(each)}{more}")
+        lines.append(f"{each.name:{width}}  {each.role}, {_amount(each)} in {_PLACES[each.memory]}{more}")
     lines += ["", *_wrapped(
         "Arrays must be contiguous and have exactly these elements. Arrays on the device must begin at a multiple of "
         "16 bytes, as all do that cudaMalloc gives. An inout array is read and written: fill it before each launch."
@@ -107,15 +111,6 @@ def _arguments(program: Program) -> list[str]:
 def _amount(buffer: Buffer) -> str:
     formula = f" ({buffer.elements.text})" if isinstance(buffer.elements, Extent) else ""
     return f"{int(buffer.elements)}{formula} elements of {buffer.dtype}"
-
-
-def _place(buffer: Buffer) -> str:
-    places = {
-        Memory.DEVICE: "device memory",
-        Memory.PINNED: "pinned host memory",
-        Memory.MANAGED: "managed memory (cudaMallocManaged)",
-    }
-    return places.get(buffer.memory, "host memory")
 
 
 def _python(program: Program) -> list[str]:

@@ -41,21 +41,14 @@ class StepWriter:
     def __init__(self, program: Program, names: cxx.CxxNames) -> None:
         self._program, self._names = program, names
         self._streams = sorted({step.stream for step in program.steps})
+        self.streams = len(self._streams)
         of = {step.name: step.stream for step in program.steps}
         across = (name for step in program.steps for name in step.after if of[name] != step.stream)
         self._events = {name: index for index, name in enumerate(dict.fromkeys(across))}
+        self.events = len(self._events)  #: How many steps another stream waits for
         self._of: Mapping[str, int] = of
         self._on_host = host_steps(program)
         self.helpers: set[str] = set()  #: The functions beside the runtime's that the statements call
-
-    @property
-    def streams(self) -> int:
-        return len(self._streams)
-
-    @property
-    def events(self) -> int:
-        """How many steps another stream waits for."""
-        return len(self._events)
 
     def write(self, body: Statements) -> None:
         """All steps, and the seams between them."""
@@ -133,7 +126,7 @@ class StepWriter:
     # --- kernels and functions ---
 
     def _launch(self, body: Statements, step: Launch, stream: str) -> None:
-        seam = layout.stand_in_of(self._program, step)
+        seam = next((each for each in self._program.seams if each.stand_in == step.name), None)
         if seam is not None:
             self._seam(body.block(f"if (seams.{self._names.seams[seam.name]})", end=None), seam, stream)
             body = body.block("} else")
@@ -161,11 +154,9 @@ class StepWriter:
 
     def _argument(self, body: Statements, index: int, argument: Argument) -> None:
         """A variable with an argument's value."""
-        if isinstance(argument, Pointer):
-            body.line(f"void* a{index} = {self._at(argument.buffer)};")
-        elif isinstance(argument, Scalar):
-            kind, own = cxx.element(argument.dtype), cxx.typed(argument.dtype, argument.value, self._names)
-            if argument.pitch_of is not None:
+        if not isinstance(argument, Bytes):
+            kind, own = self._passed(argument)
+            if isinstance(argument, Scalar) and argument.pitch_of is not None:
                 pitch = f"at.{self._names.pitches[argument.pitch_of]}"
                 own = cpp("{} != 0 ? static_cast<{}>({}) : {}", pitch, kind, pitch, own)
             body.line(f"{kind} a{index} = {own};")

@@ -54,10 +54,11 @@ def fused(group: KernelGroup, limits: DeviceLimits, arch: str) -> Space:
         slot.letter: max((partition.virtual(slot.kernel, each, limits) for each in counts[slot.letter]), key=len)
         for slot in group.slots
     }
+    parsed = [slot.kernel.parsed for slot in group.slots]
     ways = _Ways(
         group=group, limits=limits, counts=counts, common=_common(group, limits), warp=warp,
         virtual={letter: values for letter, values in virtual.items() if len(values) > 1},
-        strides=limits.multiprocessors > 0 and all(partition.may_stride(slot.kernel) for slot in group.slots),
+        strides=limits.multiprocessors > 0 and not any(each.parts or each.cooperative for each in parsed),
         trades=limits.registers_per_sm > 0 and warp and hopper and len(group.slots) == 2,
     )  # fmt: skip
     parameters = (*_shape_parameters(ways), *_register_parameters(ways))
@@ -124,7 +125,7 @@ def _counts(group: KernelGroup, letter: str, limits: DeviceLimits) -> tuple[int,
 def _common(group: KernelGroup, limits: DeviceLimits) -> tuple[int, ...]:
     """The block sizes of a vertical kernel, in which every thread goes from one body to the next."""
     ids = sum(slot.kernel.parsed.barrier_ids for slot in group.slots)
-    if ids >= BARRIER_IDS or not all(partition.may_go_on(slot.kernel) for slot in group.slots):
+    if ids >= BARRIER_IDS or not all(not slot.kernel.parsed.parts for slot in group.slots):
         return ()
     return partition.common(group, limits)
 
@@ -322,7 +323,7 @@ def _wanted(group: KernelGroup, limits: DeviceLimits, natives: Mapping[str, int]
         wanted.append(("vertical", {"kind": "vertical", "threads": at, **order, **inherited}))
     wanted += [(name, {**values, **order, **inherited}) for name, values in _by_blocks(group, limits)]
     if split is not None:
-        trade = _first_trade(limits, (given, even), natives)
+        trade = _trade(limits, given, natives) or _trade(limits, even, natives)
         if trade is not None:
             wanted.append(("registers_traded", {"kind": "horizontal", **order, **trade}))
         resident = max(each for each in BLOCKS if each == 1 or each * sum(split) <= limits.threads_per_sm)
@@ -343,18 +344,10 @@ def _by_blocks(group: KernelGroup, limits: DeviceLimits) -> Iterator[_Seed]:
         yield "block_virtual", {**blocks, **own, **virtual}
 
 
-def _first_trade(
-    limits: DeviceLimits, partitions: Sequence[Mapping[str, Value]], natives: Mapping[str, int]
-) -> dict[str, Value] | None:
-    """The first of these partitions of a block in which a trade of registers gains something, with the trade."""
-    threads = ({name[-1]: int(str(count)) for name, count in each.items()} for each in partitions)
-    trades = ((each, _trade(limits, own, natives)) for each, own in zip(partitions, threads, strict=True))
-    return next(({**each, **trade} for each, trade in trades if trade is not None), None)
-
-
-def _trade(limits: DeviceLimits, threads: Mapping[str, int], natives: Mapping[str, int]) -> dict[str, Value] | None:
-    """The most blocks for which the side with fewer registers can give the other one all that it has by itself, where
-    an equal share would not do; None where there is no such step."""
+def _trade(limits: DeviceLimits, split: Mapping[str, Value], natives: Mapping[str, int]) -> dict[str, Value] | None:
+    """A partition of a block, with the most blocks for which the side with fewer registers can give the other one all
+    that it has by itself, where an equal share would not do; None where there is no such step."""
+    threads = {name[-1]: int(str(count)) for name, count in split.items()}
     if len(threads) != 2 or set(natives) != set(threads):
         return None
     giver, taker = sorted(threads, key=lambda letter: natives[letter])
@@ -364,7 +357,7 @@ def _trade(limits: DeviceLimits, threads: Mapping[str, int], natives: Mapping[st
         launched = (most or 0) // registers.STEP * registers.STEP
         given = registers.traded(launched, threads[giver], threads[taker], kept or 0)
         if given is not None and launched < natives[taker] <= given:
-            return {"cap": cap, "taker": taker, "kept": kept or 0}
+            return {**split, "cap": cap, "taker": taker, "kept": kept or 0}
     return None
 
 

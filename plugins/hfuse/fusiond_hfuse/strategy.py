@@ -98,8 +98,11 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             report["only_block_by_block"] = alone
         whole = not rejections and not together
         if len(group.slots) > 2:
-            apart = frozenset(letter for letter, problems in own.items() if problems)
-            pairs = resources.pair_problems(group, target, facts, apart)
+            pairs = {
+                pair: resources.joint_problems(group.among("".join(pair)), target, facts)
+                for pair in pairing.pairs(group)
+                if not any(own[letter] for letter in pair)  # these can be fused with nothing
+            }
             rejections += itertools.chain.from_iterable(pairs.values())
             known = dataclasses.replace(known, legal=tuple(p for p, why in pairs.items() if not why), whole=whole)
             report |= {"pairs": [pairing.written(["".join(pair)]) for pair in known.legal], "together": whole}

@@ -73,19 +73,6 @@ def even(group: KernelGroup, limits: DeviceLimits) -> tuple[int, ...] | None:
     return tuple(split) if sum(split) <= limits.threads_per_block else None
 
 
-def may_go_on(kernel: SourceKernel) -> bool:
-    """Whether a thread that has left the kernel's body may do more work while others of its warp are still inside.
-
-    A body that some threads leave early while the others meet in a shuffle or a vote counts on the first ones being
-    gone: the meeting waits for every thread of its mask that still runs. On the safe side: any jump, any such word."""
-    return not kernel.parsed.parts
-
-
-def may_stride(kernel: SourceKernel) -> bool:
-    """Whether a block may do another one's work behind its own: not where its own waits for the other's."""
-    return may_go_on(kernel) and not kernel.parsed.cooperative
-
-
 def schedule(group: KernelGroup, config: Config, multiprocessors: int = 0) -> FusionSchedule:
     """The schedule of a config. KeyError or TypeError when it is not a point of the group's space, ValueError for a
     shape that a kernel does not have."""
@@ -96,48 +83,25 @@ def schedule(group: KernelGroup, config: Config, multiprocessors: int = 0) -> Fu
         letter: config.integer("threads" if kind == "vertical" else f"threads.{letter}") for letter in group.letters
     }
     order = _ordered(config.text("order"), threads)
-    if level == "block":
-        sides = _blocks_of_sides(group, order, threads, config)
-    else:
-        sides = _threads_of_sides(group, order, threads, beside=kind == "horizontal")
+    named = {letter: f"virtual.{letter}" for letter in group.letters}
+    virtual = {
+        letter: config.integer(name) if level == "block" and name in config else 1 for letter, name in named.items()
+    }
+    slots = {slot.letter: slot for slot in (overlaid(group, virtual) if level == "block" else placed(group))}
+    sides, first = [], 0
+    for letter in order:
+        # Sides that never share a block share barriers: what a block reserves of them is taken from its neighbours.
+        barrier = shadows.FIRST_ID if virtual[letter] > 1 else 0
+        if level == "warp":
+            barrier = shadows.FIRST_ID + sum(s.kernel.parsed.barrier_ids for s in group.slots if s.letter < letter)
+        shape = block_shape(slots[letter], threads[letter])
+        side = FusedSide(slot=slots[letter], shape=shape, first=first, barrier=barrier, virtual=virtual[letter])
+        sides.append(side)
+        first += threads[letter] if kind == "horizontal" and level == "warp" else 0
     return FusionSchedule(
         kind=kind, level=level, assign=config.text("assign") if level == "block" else "", map=mapped,
-        blocks=config.integer("blocks") * multiprocessors if mapped == "stride" else 0, sides=sides,
+        blocks=config.integer("blocks") * multiprocessors if mapped == "stride" else 0, sides=tuple(sides),
     )  # fmt: skip
-
-
-def _blocks_of_sides(
-    group: KernelGroup, order: str, threads: Mapping[str, int], config: Config
-) -> tuple[FusedSide, ...]:
-    """Sides that never share a block share barriers: what a block reserves of them is taken from its neighbours."""
-    named = {letter: f"virtual.{letter}" for letter in group.letters}
-    virtual = {letter: config.integer(name) if name in config else 1 for letter, name in named.items()}
-    slots = {slot.letter: slot for slot in overlaid(group, virtual)}
-    return tuple(
-        FusedSide(
-            slot=slots[letter],
-            shape=block_shape(slots[letter], threads[letter]),
-            first=0,
-            barrier=0 if virtual[letter] == 1 else shadows.FIRST_ID,
-            virtual=virtual[letter],
-        )
-        for letter in order
-    )
-
-
-def _threads_of_sides(
-    group: KernelGroup, order: str, threads: Mapping[str, int], *, beside: bool
-) -> tuple[FusedSide, ...]:
-    """Sides that share every block, each with a barrier of its own. `beside`: the threads of one behind another's."""
-    sides, first = [], 0
-    slots = {slot.letter: slot for slot in placed(group)}
-    for letter in order:
-        shape = block_shape(slots[letter], threads[letter])
-        barrier = shadows.FIRST_ID + sum(s.kernel.parsed.barrier_ids for s in group.slots if s.letter < letter)
-        sides.append(FusedSide(slot=slots[letter], shape=shape, first=first, barrier=barrier))
-        if beside:
-            first += threads[letter]
-    return tuple(sides)
 
 
 def block_shape(slot: FusionSlot, threads: int) -> Dim3:

@@ -63,22 +63,22 @@ def unfused(
     sources = {slot.letter: native_source(slot, threads[slot.letter], caps[slot.letter]) for slot in group.slots}
     places = {letter: f"{source.name}:" for letter, source in sources.items()}
     shapes = {slot.letter: shape_of(slot, partition.block_shape(slot, threads[slot.letter])) for slot in group.slots}
-    steps: list[Step] = [*host_variables.steps(group, shapes, places)]
-    set_before = tuple(each.name for each in steps[-1:])
+    before = host_variables.steps(group, shapes, places)
+    launches = []
     for stream, letter in enumerate(order):
         slot, shape = group.slot(letter), shapes[letter]
         launch = Launch(
             name=letter, source=sources[letter].name, entry=slot.kernel.instance, grid=shape.grid, block=shape.block,
             shared_bytes=shape.shared_bytes, arguments=_arguments(slot, shape), stream=stream if streams else 0,
-            after=set_before if streams and stream else (), cooperative=slot.kernel.parsed.cooperative,
+            cooperative=slot.kernel.parsed.cooperative,
         )  # fmt: skip
-        steps.append(launch)
+        launches.append(launch)
     how = f"{_COUNTS.get(len(order), str(len(order)))} streams" if streams else "one after the other"
     if issue == "graph":
         how = "a CUDA graph"
     program = Program(
         name=f"{fuse.listed(group.names)}, {how} ({order})", buffers=_buffers(group, places),
-        sources=tuple(sources[letter] for letter in group.letters), steps=tuple(steps),
+        sources=tuple(sources[letter] for letter in group.letters), steps=(*before, *_behind(before, launches)),
         issue="graph" if issue == "graph" else "streams",
     )  # fmt: skip
     return sized(program, group.sizes, group.fixed_sizes)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from fusiond.model.gpu.limits import STATIC_SHARED_BYTES
 from fusiond.model.gpu.occupancy import carveout_pct, launch_problem
@@ -11,7 +11,7 @@ from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Launch, Program, Source
 from fusiond.strategy import Target
 from fusiond_hfuse import space
-from fusiond_hfuse.analysis import pairing, partition, registers
+from fusiond_hfuse.analysis import partition, registers
 from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule, shapes_of
 from fusiond_hfuse.analysis.request import GroupAnalysis
 from fusiond_hfuse.codegen import emit, ptx_fuse
@@ -107,14 +107,6 @@ def joint_problems(
                 f"{' '.join(second.flags) or 'none'}; one source has one set of flags",
             )
     return [Rejection(rule=rule, nodes=group.names, detail=detail) for rule, detail in found.items()]
-
-
-def pair_problems(
-    group: KernelGroup, target: Target, facts: Mapping[str, CompileFacts | BuildFailed | None], apart: Collection[str]
-) -> dict[pairing.Pair, list[Rejection]]:
-    """The same for each pair of a group, but for those of kernels (`apart`) that can be fused with nothing."""
-    pairs = (pair for pair in pairing.pairs(group) if not set(pair) & set(apart))
-    return {pair: joint_problems(group.among("".join(pair)), target, facts) for pair in pairs}
 
 
 def _static_bytes(slot: FusionSlot, facts: CompileFacts | BuildFailed | None) -> int:

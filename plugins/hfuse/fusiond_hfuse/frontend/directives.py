@@ -19,7 +19,7 @@ def undecided(code: str, kept: Collection[tuple[int, int]], known: set[str]) -> 
     for each in _CONDITION.finditer(code):
         asks = [
             (each.start(), name)
-            for name in words(each.group(2))
+            for name in WORD.findall(each.group(2))
             if name not in known and not name.startswith("_") and not _OF_OTHERS.match(name)
         ]
         if each.group(1).startswith("if"):
@@ -79,7 +79,7 @@ def idle_macros(code: str, named: set[str]) -> Iterator[tuple[int, int]]:
     """The definitions of macros that neither what stays names nor a condition: `#define RUN k<<<8, 256>>>(p)` is the
     host's. Where names are put together (`##`), only those that launch kernels are known not to be a kernel's."""
     texts = macros(code)
-    waiting = [*named, *(name for each in _CONDITION.finditer(code) for name in words(each.group(2)))]
+    waiting = [*named, *(name for each in _CONDITION.finditer(code) for name in WORD.findall(each.group(2)))]
     used: set[str] = set()
     while waiting:
         word = waiting.pop()
@@ -90,11 +90,6 @@ def idle_macros(code: str, named: set[str]) -> Iterator[tuple[int, int]]:
     for each in _DEFINITION.finditer(code):
         if each.group(1) not in used and (not pasted or "<<<" in each.group()):
             yield each.span()
-
-
-def words(text: str) -> list[str]:
-    """The names in a text."""
-    return WORD.findall(text)
 
 
 LINE = re.compile(r"^[ \t]*(?:#|%:)(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)

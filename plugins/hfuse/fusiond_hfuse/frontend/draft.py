@@ -1,8 +1,8 @@
 """Drafts a kernel's YAML from its file: the signature and the launch, and `"?"` for the rest."""
 
 import dataclasses
-import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -77,12 +77,11 @@ def draft(path: str, name: str, inputs: Inputs, include: tuple[str, ...]) -> str
         set_ = {f"`__{'constant' if each.constant else 'device'}__ {each.name}`" for each in parsed.settable}
         left = (each for each in parsed.rejections if not any(one in each.detail for one in set_))
         parsed = dataclasses.replace(parsed, rejections=tuple(left))
-    return _text(
-        KernelDraft(
-            path=path, unit=unit, parsed=parsed, instance=instance, include=include, flags=flags,
-            remarks=tuple(remarks), launched=tuple(launches.launches(code, way.name)),
-        )
+    known = KernelDraft(
+        path=path, unit=unit, parsed=parsed, instance=instance, include=include, flags=flags, remarks=tuple(remarks),
+        launched=tuple(launches.launches(code, way.name)),
     )  # fmt: skip
+    return "\n".join([*_lines(known), ""])
 
 
 _CONCEPT = re.compile(r"\bconcept\s+\w+\s*=")
@@ -105,9 +104,7 @@ def _of_ptx(path: str, name: str, inputs: Inputs) -> str:
     text = inputs.text(path, where=path)
     try:
         kernels = tuple(parser.parse(text).entries)
-        chosen = name or (kernels[0] if len(kernels) == 1 else "")
-        if not chosen:
-            raise RequestError(f"there are {len(kernels)} kernels in it: {', '.join(kernels)}; say which", where=path)
+        chosen = triton_draft.chosen(name, kernels, path)
         alike = [each for each in kernels if name and f" {name}(" in f" {signatures.demangled(each)}"]
         entry = chosen if chosen in kernels or len(alike) != 1 else alike[0]
         ptx, parsed = ptx_kernel.read(text, entry, entry, path)
@@ -124,7 +121,8 @@ def _of_ptx(path: str, name: str, inputs: Inputs) -> str:
     function = signatures.demangled(entry)
     remark, name = f"{function}: PTX has no names of parameters", re.split(r"[<(]", function)[0].split()[-1]
     block = ptx.limits.get("reqntid", ())
-    return _text(KernelDraft(path=path, unit=unit, parsed=parsed, remarks=(remark,), block=block, name=name))
+    known = KernelDraft(path=path, unit=unit, parsed=parsed, remarks=(remark,), block=block, name=name)
+    return "\n".join([*_lines(known), ""])
 
 
 def _entry(path: str, name: str, known: frozenset[str], unit: TranslationUnit) -> tuple[str, str]:
@@ -150,69 +148,43 @@ def _entry(path: str, name: str, known: frozenset[str], unit: TranslationUnit) -
 # --- the text -------------------------------------------------------------------------------------------
 
 
-def _text(draft: KernelDraft) -> str:
-    own = draft.parsed
-    parts = (_comments(draft), _identity(draft), _sizes(own), _arguments(own), _constants(own), _launch(draft))
-    return "\n".join(itertools.chain.from_iterable(parts)) + "\n"
-
-
-def _comments(draft: KernelDraft) -> list[str]:
-    unfit = ((each.name, each.unfit) for each in draft.parsed.parameters)
-    return [
-        f'# Drafted by `fusiond init`. "{UNKNOWN}" stands for what the source does not say.',
-        *(f"# {each}" for each in draft.remarks),
-        *(f"# Not read: {each}" for each in draft.unit.unread),
-        *(f"# Cannot be fused as it is: {each.detail}" for each in draft.parsed.rejections),
-        *(f"# Cannot be passed: {name}: {why}" for name, why in unfit if why),
-        *(f"# Launched in {PurePath(draft.unit.where(each.line)).name}: {each.text}" for each in draft.launched),
-    ]
-
-
-def _identity(draft: KernelDraft) -> list[str]:
-    """Which kernel it is, and how its source is compiled."""
-    entry = draft.parsed.entry
-    name = (draft.name or entry).rpartition("::")[2]
-    lines = [f"kernel: {name}", f"source: {PurePath(draft.path).name}", f"entry: {_quoted(entry)}"]
+def _lines(draft: KernelDraft) -> Iterator[str]:
+    own, unknown = draft.parsed, f'"{UNKNOWN}"'
+    yield f"# Drafted by `fusiond init`. {unknown} stands for what the source does not say."
+    yield from (f"# {each}" for each in draft.remarks)
+    yield from (f"# Not read: {each}" for each in draft.unit.unread)
+    yield from (f"# Cannot be fused as it is: {each.detail}" for each in own.rejections)
+    yield from (f"# Cannot be passed: {each.name}: {each.unfit}" for each in own.parameters if each.unfit)
+    for site in draft.launched:
+        yield f"# Launched in {PurePath(draft.unit.where(site.line)).name}: {site.text}"
+    yield f"kernel: {(draft.name or own.entry).rpartition('::')[2]}"
+    yield f"source: {PurePath(draft.path).name}"
+    yield f"entry: {_quoted(own.entry)}"
     if draft.instance:
-        lines.append(f"instance: {_quoted(draft.instance)}")
-    if draft.include:
-        lines.append(f"include: [{', '.join(map(_quoted, draft.include))}]")
-    if draft.flags:
-        lines.append(f"flags: [{', '.join(map(_quoted, draft.flags))}]")
-    return lines
-
-
-def _sizes(parsed: Parsed) -> list[str]:
-    sizes = [each.name for each in parsed.parameters if each.name and _is_size(each)]
-    return ["sizes: {" + ", ".join(f'{named(each)}: "{UNKNOWN}"' for each in sizes) + "}"] if sizes else []
-
-
-def _arguments(parsed: Parsed) -> list[str]:
-    if not parsed.parameters:
-        return ["arguments: []"]
-    found = (_argument(each, each.name or f"unnamed_{number}") for number, each in enumerate(parsed.parameters))
-    return ["arguments:", *(line for each in found for line in _item(each))]
-
-
-def _constants(parsed: Parsed) -> list[str]:
-    """Variables of the source that the host has to set."""
-    if not parsed.settable:
-        return []
-    return ["constants:", *(line for each in parsed.settable for line in _item(_constant(each)))]
+        yield f"instance: {_quoted(draft.instance)}"
+    for key, listed in (("include", draft.include), ("flags", draft.flags)):
+        if listed:
+            yield f"{key}: [{', '.join(map(_quoted, listed))}]"
+    sizes = [f"{named(each.name)}: {unknown}" for each in own.parameters if each.name and _is_size(each)]
+    if sizes:
+        yield f"sizes: {{{', '.join(sizes)}}}"
+    yield "arguments:" if own.parameters else "arguments: []"
+    for number, parameter in enumerate(own.parameters):
+        yield from _item(_argument(parameter, parameter.name or f"unnamed_{number}"))
+    if own.settable:  # variables of the source that the host has to set
+        yield "constants:"
+    for variable in own.settable:
+        yield from _item(_constant(variable))
+    yield f"block: {{shape: [{', '.join(map(str, draft.block)) or unknown}]}}"  # only PTX tells any of it
+    yield f"grid: [{unknown}]"
+    if own.uses_dynamic_shared:
+        yield f"shared: {unknown}"
 
 
 def _item(lines: list[str]) -> list[str]:
     """An item of a list."""
     first, *more = lines
     return [f"  - {first}", *(f"  {line}" for line in more)]
-
-
-def _launch(draft: KernelDraft) -> list[str]:
-    """Block, grid and dynamic shared memory: only PTX tells any of it."""
-    unknown = f'"{UNKNOWN}"'
-    block = [str(each) for each in draft.block] or [unknown]
-    shared = [f"shared: {unknown}"] if draft.parsed.uses_dynamic_shared else []
-    return [f"block: {{shape: [{', '.join(block)}]}}", f"grid: [{unknown}]", *shared]
 
 
 def _argument(each: KernelParameter, name: str) -> list[str]:
@@ -232,10 +204,13 @@ def _argument(each: KernelParameter, name: str) -> list[str]:
         if not any(field.pointer for field in each.fields):
             numbers = ", ".join(f'"{field.path}": "{UNKNOWN}"' for field in each.fields)
             return [f"{{name: {name}, struct: {{{numbers}}}}}"]
-        members = [f'    "{field.path}": {_member(field)}' for field in each.fields]
-        return [f"name: {name}", "  struct:", *(f"  {line}" for line in members)]
+        return [f"name: {name}", *_struct(each.fields)]
     value = each.name if _is_size(each) and each.name else f'"{UNKNOWN}"'
     return [f"{{name: {name}, dtype: {_word(each.dtype or UNKNOWN)}, value: {value}}}"]
+
+
+def _struct(fields: tuple[StructField, ...]) -> list[str]:
+    return ["  struct:", *(f'      "{field.path}": {_member(field)}' for field in fields)]
 
 
 def _member(field: StructField) -> str:
@@ -250,8 +225,7 @@ def _constant(each: DeviceVariable) -> list[str]:
     if [field.path for field in each.fields] == [""]:
         return [f"{{symbol: {_quoted(each.name)}, {_member(each.fields[0])[1:]}"]
     if each.fields:
-        members = [f'    "{field.path}": {_member(field)}' for field in each.fields]
-        return [f"symbol: {_quoted(each.name)}", "  struct:", *(f"  {line}" for line in members)]
+        return [f"symbol: {_quoted(each.name)}", *_struct(each.fields)]
     size = DTYPES[each.dtype].bytes if each.dtype is not None else 0
     elements = str(each.bytes // size) if size and each.bytes > 0 else f'"{UNKNOWN}"'
     fill = "fill: {uniform: [0, 1]}" if each.dtype is not None and is_float(each.dtype) else f'fill: "{UNKNOWN}"'

@@ -47,7 +47,18 @@ def expand(inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, wh
 
     `folders` are the `include:` folders of the YAML file `yaml`, searched after the including file's own. Raises
     RequestError with file and line for what cannot be read."""
-    return _Expansion(inputs, folders, yaml).run(path, where)
+    found = _Expansion(inputs, folders, yaml)
+    found.file(path, where, ())
+    names = dict.fromkeys(found.headers)
+    return TranslationUnit(
+        text="\n".join(found.lines) + "\n",
+        origins=tuple(found.origins),
+        system=tuple(name for name in names if name in HOISTED),
+        macros=tuple(found.macros),
+        files=found.files,
+        includes=found.includes,
+        unread=tuple(name for name in names if name not in HOISTED | _IMPLICIT),
+    )
 
 
 class _Expansion:
@@ -60,26 +71,13 @@ class _Expansion:
         self.macros: dict[str, None] = {}
         self.files: dict[str, str] = {}
         self.includes: dict[int, str] = {}
-        self.headers: dict[int, str] = {}
+        self.headers: list[str] = []
         self.read: list[set[str]] = [set()]
         """Files with `#pragma once`, or a guard round all that is in them, that the compiler has read for certain when
         it comes here: whatever the `#if`s say, and in each that is open."""
         self.guards: dict[str, str] = {}  #: Files with `#pragma once` that it may have read: the macro that says so
 
-    def run(self, path: str, where: str) -> TranslationUnit:
-        self._file(path, where, ())
-        names = dict.fromkeys(self.headers.values())
-        return TranslationUnit(
-            text="\n".join(self.lines) + "\n",
-            origins=tuple(self.origins),
-            system=tuple(name for name in names if name in HOISTED),
-            macros=tuple(self.macros),
-            files=dict(self.files),
-            includes=dict(self.includes),
-            unread=tuple(name for name in names if name not in HOISTED | _IMPLICIT),
-        )
-
-    def _file(self, path: str, where: str, above: tuple[str, ...]) -> None:
+    def file(self, path: str, where: str, above: tuple[str, ...]) -> None:
         if len(above) > _MAX_DEPTH:
             raise RequestError(f"includes are nested more than {_MAX_DEPTH} deep", where=where)
         if any(path in read for read in self.read):
@@ -159,7 +157,7 @@ class _Expansion:
         if found is not None:
             self._own(found, line, path, number, above)
             return
-        self.headers[len(self.lines)] = name
+        self.headers.append(name)
         self.includes[len(self.lines)] = line
         self._keep("", path, number)
 
@@ -172,7 +170,7 @@ class _Expansion:
             if not guarded and found not in self.guards:
                 raise RequestError(f"{line.strip()} includes itself", where=f"{path}:{number}")
             return  # its include guard makes the second copy empty
-        self._file(found, f"{path}:{number}", (*above, path))
+        self.file(found, f"{path}:{number}", (*above, path))
 
     def _find(self, name: str, path: str = "") -> str | None:
         """The user's header of that name: beside a file, or in a folder."""

@@ -2,9 +2,8 @@
 
 import contextlib
 import dataclasses
-import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from fusiond.model.errors import RequestError, UnknownName
@@ -22,7 +21,6 @@ from fusiond_hfuse.frontend.source_kernel import (
     UNREAD,
     BlockShapes,
     KernelArgument,
-    Parsed,
     SourceKernel,
     TranslationUnit,
     buffers_among,
@@ -147,9 +145,7 @@ def _compiled(inputs: Inputs, source: str, given: SourceKernel, why: str) -> Sou
         raise RequestError(f"it does not compile: {made.reason}", where=where)
     kernel = arguments.given_kernel(given, unit, instance, made.text)
     variables = tuple(dataclasses.replace(each, symbol=made.symbols[each.symbol]) for each in given.variables)
-    block = kernel.block
-    if any(isinstance(value, Expression) and _of_block(value) for _, value in given.defines):
-        block = BlockShapes(shapes=block.shapes[:1])
+    block = BlockShapes(shapes=kernel.block.shapes[:1]) if _by_block(given) else kernel.block
     kernel = dataclasses.replace(kernel, variables=variables, block=block, why_ptx=why)
     try:
         mangled = signatures.overload(made.text, instance) if overload else made.names[instance]
@@ -189,7 +185,10 @@ def _of_source(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel
         wanted = f"{entry} has an extern __shared__ array, so the key 'shared' must give its bytes"
         raise RequestError(wanted, where=f"{given.path}:{next(iter(keys.values())).line}")
     given = dataclasses.replace(given, arguments=passed, variables=variables)
-    moved = _moved(parsed, functools.partial(parse_kernel, whole, way, move=True), given.defines)
+    moved = None  # where all static arrays together are too large to be that; their places are numbers in the text
+    if not (parsed.rejections or (parsed.static_shared_bytes or 0) < _WORTH_MOVING or _by_block(given)):
+        _, moved = parse_kernel(whole, way, move=True)
+        moved = None if moved.rejections else moved
     kernel = arguments.given_kernel(given, unit, instance, unit.whole)
     return dataclasses.replace(kernel, entry=entry, parsed=parsed, moved=moved)
 
@@ -248,23 +247,10 @@ _FLAGS_WANTED = (
 _WORTH_MOVING = 4096  #: Bytes of static shared arrays: less than that does not decide whether kernels fit together
 
 
-def _moved(
-    parsed: Parsed,
-    reading: Callable[[], tuple[TranslationUnit, Parsed]],
-    defines: tuple[tuple[str, Expression | str], ...],
-) -> Parsed | None:
-    """The kernel with its static shared arrays in the dynamic one, for when all together are too large to be static.
-
-    Their places are numbers in the text, so their sizes must not depend on the block."""
-    by_block = any(isinstance(value, Expression) and _of_block(value) for _, value in defines)
-    if by_block or parsed.rejections or (parsed.static_shared_bytes or 0) < _WORTH_MOVING:
-        return None
-    _, moved = reading()
-    return None if moved.rejections else moved
-
-
-def _of_block(value: Expression) -> bool:
-    return any(name.startswith("block.") for name in value.names)
+def _by_block(kernel: SourceKernel) -> bool:
+    """Whether a macro depends on the block."""
+    formulas = (value for _, value in kernel.defines if isinstance(value, Expression))
+    return any(name.startswith("block.") for each in formulas for name in each.names)
 
 
 def _folders(keys: Mapping[str, Node]) -> tuple[str, ...]:

@@ -24,13 +24,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from fusiond.model.errors import RequestError, UnknownName
 from fusiond.model.nouns import Rejection
-from fusiond_hfuse.frontend import barriers, clang_tree, cursors, launches, shadows, slicing, uniformity
+from fusiond_hfuse.frontend import clang_tree, cursors, launches, shadows, slicing, uniformity
 from fusiond_hfuse.frontend.clang_tree import ClangTree, Reading
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
 from fusiond_hfuse.frontend.device_variables import DeviceVariables
 from fusiond_hfuse.frontend.edited_text import EditedText
 from fusiond_hfuse.frontend.parameters import of_kernel
-from fusiond_hfuse.frontend.shadowing import Shadowing
+from fusiond_hfuse.frontend.shadowing import Shadowing, forbid
 from fusiond_hfuse.frontend.shared_memory import MOVED, SharedMemory
 from fusiond_hfuse.frontend.source_kernel import UNREAD, Edit, KernelParameter, Parsed, TranslationUnit, applied
 
@@ -114,7 +114,7 @@ def _read(
         shared.statics(function)
     shadowing.macro_names([each for each in top if each.kind is CursorKind.MACRO_DEFINITION])
     shadowing.linkage(top)
-    barriers.forbid(text)
+    forbid(text)
     for function in functions:
         _check(text, function, shadowing.meeting, kernel=function is body)
     variables.check(reading.where)

@@ -163,11 +163,8 @@ def shares_a_block(kernel: SourceKernel, threads: int) -> bool:
     must not serve two kernels."""
     if kernel.parsed.beside or threads % WARP:
         return False
-    return not kernel.parsed.by_warps or _rows_are_warps(kernel.block.shape(threads))
-
-
-def _rows_are_warps(shape: Dim3 | None) -> bool:
-    return shape is not None and (shape[0] % WARP == 0 or shape[1] * shape[2] == 1)
+    x, y, z = kernel.block.shape(threads) or (1, WARP, 1)
+    return not kernel.parsed.by_warps or x % WARP == 0 or y * z == 1
 
 
 def _launches(slot: FusionSlot, threads: int) -> bool:

@@ -250,16 +250,12 @@ def _results(instruction: Instruction) -> list[str]:
     return [first] if first[1:].isalnum() else _names(first)
 
 
-def leaving(
-    body: PtxBlock, *, rows_are_warps: bool, waits: Collection[str] = (), meets: Mapping[str, str] | None = None
-) -> Leaving:
+def leaving(body: PtxBlock, *, rows_are_warps: bool, waits: Collection[str], meets: Mapping[str, str]) -> Leaving:
     """How threads of a kernel leave before others. `waits` are the functions that wait at a barrier of the block,
     `meets` those in which threads of a warp meet, with the word for it; `rows_are_warps`: no warp has threads of two
     rows of the block."""
     flow = BranchFlow(body)
-    barriers, meetings = _waiting(flow, waits, meets or {})
-    if not barriers and not meetings:
-        return Leaving()
+    barriers, meetings = _waiting(flow, waits, meets)
     leave = flow.reached((flow.end,), without=barriers, back=True)
     ahead = flow.reached((*barriers, *meetings), back=True)
     spreads: _Spreads | None = None

@@ -44,14 +44,14 @@ def sliced(unit: TranslationUnit, reading: Reading) -> TranslationUnit:
             raise RequestError(f"not CUDA C++ as libclang reads it: {message}", where=unit.where(line))
         raise UnknownName("kernel", entry, known or {"none"}, where=reading.where)
     texts = (reading.instance or "", *reading.variables, *(value for _, value in defines))
-    begin = {word for text in texts for word in directives.words(text)}
+    begin = {word for text in texts for word in directives.WORD.findall(text)}
     reached, named = _reached(walked.groups, entry, begin, directives.macros(walked.code))
     kept = [(each.start, each.end) for each in walked.groups if id(each) in reached]
     for line, name in directives.undecided(walked.code, kept, {name for name, _ in defines}) if unit.unread else ():
         raise RequestError(
             f"a condition asks for `{name}`, which {' or '.join(unit.unread[:4])} may define", where=unit.where(line)
         )
-    named |= {word for start, end in walked.frame for word in directives.words(walked.code[start:end])}
+    named |= {word for start, end in walked.frame for word in directives.WORD.findall(walked.code[start:end])}
     text = _without(unit.text.encode(), walked, reached, named)
     return dataclasses.replace(
         unit,
@@ -219,7 +219,7 @@ class _DeclarationWalk:
             yield self._declaration(cursor, start, end, scope)
 
     def _declaration(self, cursor: cindex.Cursor, start: int, end: int, scope: str) -> SourceDeclaration:
-        found = SourceDeclaration(start, end, words=set(directives.words(self.code[start:end])))
+        found = SourceDeclaration(start, end, words=set(directives.WORD.findall(self.code[start:end])))
         found.always = cursor.kind is CursorKind.USING_DIRECTIVE
         if cursor.kind is CursorKind.USING_DECLARATION:
             found.names.add(self.code[start:end].rstrip("; \n").rpartition("::")[2].strip())
@@ -247,7 +247,8 @@ class _DeclarationWalk:
         if name.startswith("operator"):  # it is called without being named, where there is what it takes
             for each in cursors.children(cursor):
                 if each.kind is CursorKind.PARM_DECL:
-                    found.names |= set(directives.words(self.code[each.extent.start.offset : each.location.offset]))
+                    taken = self.code[each.extent.start.offset : each.location.offset]
+                    found.names |= set(directives.WORD.findall(taken))
         elif parent is not None and parent.kind in RECORDS:
             found.names.add(parent.spelling.partition("<")[0])  # written outside of its class
         else:

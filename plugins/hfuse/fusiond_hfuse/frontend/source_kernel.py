@@ -167,7 +167,9 @@ class Parsed:
     """Why it can share no block with another kernel. In blocks of its own it can be fused."""
     by_warps: bool = False
     """Whole warps leave so, where threads of a warp meet too: the rows of a block have to be whole warps."""
-    parts: bool = False  #: Some thread may leave the body before its end, in which threads of a warp meet
+    parts: bool = False
+    """Some thread may leave the body before its end, in which threads of a warp meet: in a shuffle or a vote, which
+    waits for every thread of its mask that still runs. So none may do more work behind the body."""
     variables: tuple[DeviceVariable, ...] = ()  #: Those that the host sets
     settable: tuple[DeviceVariable, ...] = ()  #: Those that it would have to set
     barrier_ids: int = 1  #: How many of the hardware's sixteen barriers it needs

@@ -1,7 +1,7 @@
 """Drafts the YAML of a Triton kernel from its Python: parameters, memory, and values of `triton.autotune`."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from fusiond.model.errors import RequestError, UnknownName
@@ -24,12 +24,17 @@ def draft(path: str, name: str, inputs: Inputs) -> str:
     kernels = [each for each in jitted if _uses(jitted[each], jitted, ()).keys()] or list(jitted)
     if not kernels:
         raise RequestError("contains no function with @triton.jit", where=path)
-    chosen = name or (kernels[0] if len(kernels) == 1 else "")
-    if not chosen:
+    kernel = chosen(name, kernels, path)
+    if kernel not in jitted:
+        raise UnknownName("kernel", kernel, jitted, where=path)
+    return "\n".join([*_lines(path, jitted[kernel], jitted), ""])
+
+
+def chosen(name: str, kernels: Sequence[str], path: str) -> str:
+    """The kernel that is named, or the only one. RequestError."""
+    if not name and len(kernels) != 1:
         raise RequestError(f"there are {len(kernels)} kernels in it: {', '.join(kernels)}; say which", where=path)
-    if chosen not in jitted:
-        raise UnknownName("kernel", chosen, jitted, where=path)
-    return "\n".join([*_lines(path, jitted[chosen], jitted), ""])
+    return name or kernels[0]
 
 
 def _lines(path: str, kernel: ast.FunctionDef, jitted: Mapping[str, ast.FunctionDef]) -> Iterator[str]:

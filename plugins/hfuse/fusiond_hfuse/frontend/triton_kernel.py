@@ -47,7 +47,11 @@ _Open: TypeAlias = Constant | Expression | NextPowerOf2
 
 def blocks(keys: Mapping[str, Node]) -> BlockShapes:
     """One for each number of warps."""
-    return BlockShapes(shapes=tuple((WARP * each, 1, 1) for each in _warps(keys)))
+    warps = _numbers(keys.get("warps"), 32) or (DEFAULT_WARPS,)
+    for each in warps:
+        if each & (each - 1):
+            raise keys["warps"].fail(f"{each} warps; Triton takes powers of two")
+    return BlockShapes(shapes=tuple((WARP * each, 1, 1) for each in warps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,14 +239,6 @@ def _listed(node: Node) -> tuple[Node, ...]:
 
 def _numbers(node: Node | None, most: int) -> tuple[int, ...]:
     return () if node is None else tuple(dict.fromkeys(each.integer(least=1, most=most) for each in _listed(node)))
-
-
-def _warps(keys: Mapping[str, Node]) -> tuple[int, ...]:
-    found = _numbers(keys.get("warps"), 32) or (DEFAULT_WARPS,)
-    for each in found:
-        if each & (each - 1):
-            raise keys["warps"].fail(f"{each} warps; Triton takes powers of two")
-    return found
 
 
 def _constant(node: Node, sizes: Mapping[str, int]) -> _Open:

@@ -1,14 +1,9 @@
 """Only one fusiond measures on a device at a time: on a GPU across the machine, on the processor per user.
 
-The lock is a name (`fusiond.devices.machine_lock`) that any user can take. None can keep it from others for ever: a
-holder that gives no sign of life for SILENT_SECS (it is stopped, hangs, or is not a fusiond at all), or another user's
-that has not let go within LONGEST_SECS, is passed over with a warning. What it computes meanwhile is seen and judged
-as that of any other process (`when_busy`). A process that was waited for leaves the device to those who waited before
-it takes it again.
-
-A tuner holds a device for hours. Whoever needs it for some seconds asks for a visit: the holder lets it in between two
-measurements, and goes on when it is gone, VISIT_SECS later at the latest. The lock stays its own meanwhile, so that no
-other job slips in."""
+The lock is a name (`fusiond.devices.machine_lock`) that any user can take. docs/operating.md says who is let in between
+two measurements (a visit), and who is passed over. A process that was waited for leaves the device to those who waited
+before it takes it again.
+"""
 
 import contextlib
 import logging

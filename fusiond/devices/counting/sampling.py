@@ -241,11 +241,11 @@ class _Sampler:
 
     def estimate(self) -> LaunchCounts:
         self._begin()
-        if 4 * self._least_waves() > 3 * self._waves:  # to run them all costs a third more at most
+        least = 2 * (self._filling + _MEASURED) + 2 * _BETWEEN  # waves that will be run
+        if 4 * least > 3 * self._waves:  # to run them all costs a third more at most
             for wave in range(len(self._pieces), self._waves):
                 self._run(wave)
-            found = [self._pieces[wave] for wave in range(self._waves)]
-            return _together(self._runs, found, alike=_alike(found, self._runs), renewed=self._runs.cache.renewed)
+            return self._whole(renewed=self._runs.cache.renewed)
         spent = sum(each.issued for each in self._pieces.values())
         each = max(1, spent // len(self._pieces))
         left = self._budget - spent - (self._filling + _MEASURED + 1) * each
@@ -254,13 +254,12 @@ class _Sampler:
             self._place(place * (self._waves - 1) // (_BETWEEN + 1), thin=thin)
         self._place(self._waves - 1 - _MEASURED - self._filling, to_end=True)
         if len(self._pieces) == self._waves:
-            found = [self._pieces[wave] for wave in range(self._waves)]
-            return _together(self._runs, found, alike=_alike(found, self._runs), renewed=self._filled)
+            return self._whole(renewed=self._filled)
         return self._estimate()
 
-    def _least_waves(self) -> int:
-        """How many will be run."""
-        return 2 * (self._filling + _MEASURED) + 2 * _BETWEEN
+    def _whole(self, *, renewed: bool) -> LaunchCounts:
+        found = [self._pieces[wave] for wave in range(self._waves)]
+        return _together(self._runs, found, alike=_alike(found, self._runs), renewed=renewed)
 
     def _run(self, wave: int) -> int:
         """Its instructions of warps."""

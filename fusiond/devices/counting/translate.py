@@ -48,6 +48,12 @@ def _one(rows: CodeRows, at: PtxInstruction) -> None:
     base, *words = at.opcode.split(".")
     if base in _KNOWN:
         _KNOWN[base](rows, at, words)
+    elif base in ("ret", "exit"):
+        rows.emit(at, None, kind=EXIT)
+    elif base == "trap":
+        rows.emit(at, at.opcode)
+    elif base in _TEXTURES:
+        raise PtxError(f"{at.opcode} is not known here: textures and surfaces are not run", at.line)
     elif base in _NO_OPERATION or at.opcode == EXPANDED:
         rows.emit(at, "nop")
     elif "cc" in words or base in ("addc", "subc", "madc"):
@@ -59,18 +65,6 @@ def _one(rows: CodeRows, at: PtxInstruction) -> None:
 
 
 # --- control ---
-
-
-def _texture(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    raise PtxError(f"{at.opcode} is not known here: textures and surfaces are not run", at.line)
-
-
-def _end(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    rows.emit(at, None, kind=EXIT)
-
-
-def _trap(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
-    rows.emit(at, at.opcode)
 
 
 def _branch(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
@@ -423,7 +417,7 @@ def _types(base: str, words: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 
 _KNOWN: Mapping[str, Handler] = {
-    **dict.fromkeys(("ret", "exit"), _end), "trap": _trap, "bra": _branch, "brx": _branch_by_index, "call": _call,
+    "bra": _branch, "brx": _branch_by_index, "call": _call,
     **dict.fromkeys(("bar", "barrier"), _barrier), **dict.fromkeys(("shfl", "elect", "match"), _among_lanes),
     **dict.fromkeys(("ld", "ldu"), accesses.load), "st": accesses.store,
     **dict.fromkeys(("atom", "red"), accesses.atomic),
@@ -431,5 +425,4 @@ _KNOWN: Mapping[str, Handler] = {
     "createpolicy": _policy, "isspacep": _is_in, **dict.fromkeys(("ldmatrix", "stmatrix"), matrices.move),
     "movmatrix": matrices.transposed, "mma": matrices.mma, "wmma": matrices.wmma, "wgmma": matrices.wgmma,
     "cp": transfers.copy, "mbarrier": transfers.mbarrier, "tensormap": transfers.tensormap,
-    **dict.fromkeys(_TEXTURES, _texture),
 }  # fmt: skip

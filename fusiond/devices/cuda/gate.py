@@ -5,8 +5,7 @@ sample.
     device:        | spin . . . . . . . . . . . . . . . . . . . . . . . . | start, steps back to back, end
 
 The kernel is PTX that the driver compiles when it is loaded: no nvcc is needed where a bundle runs. It gives up by
-itself, because a full launch queue would block the host, and the host is who opens the gate; a sample during which
-that happened has the host's time in it, and is taken again. How long it waits grows with what is to be enqueued.
+itself, because a full launch queue would block the host, and the host is who opens the gate.
 """
 
 from typing import Any

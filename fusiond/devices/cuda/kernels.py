@@ -84,14 +84,17 @@ class Kernels:
         self._functions: dict[str, Any] = {}
         self._zones: tuple[bytes, Any] = b"", None
 
-    def draw(self, address: int, buffer: Buffer, seed: int) -> None:
-        """Fill a buffer at an address."""
-        self._draw(address, buffer, seed, 0)
+    def draw(self, address: int, buffer: Buffer, seed: int, differences: int = 0) -> None:
+        """Fill a buffer at an address; or count at another one where it does not hold that."""
+        self._load()
+        table = self._quantiles() if buffer.fill.kind == "normal" else 0
+        arguments = np.uint64(address), *draw_arguments(buffer, seed), np.uint64(table), np.uint64(differences)
+        self._launch("fusiond_draw", -(-buffer.elements // 4), *arguments)
 
     def drawn(self, address: int, buffer: Buffer, seed: int) -> bool:
         """Whether it still holds that."""
         self._load()
-        self._draw(address, buffer, seed, int(self._found))
+        self.draw(address, buffer, seed, int(self._found))
         return self._findings()[0] == 0
 
     def compare(self, reference: int, actual: int, elements: int, dtype: str, how: Compare) -> tuple[int, int, float]:
@@ -122,12 +125,6 @@ class Kernels:
         self._functions.clear()
         self._module = self._found = self._table = None
         self._zones = b"", None
-
-    def _draw(self, address: int, buffer: Buffer, seed: int, differences: int) -> None:
-        self._load()
-        table = self._quantiles() if buffer.fill.kind == "normal" else 0
-        arguments = np.uint64(address), *draw_arguments(buffer, seed), np.uint64(table), np.uint64(differences)
-        self._launch("fusiond_draw", -(-buffer.elements // 4), *arguments)
 
     def _launch(self, name: str, threads: int, *arguments: np.generic) -> None:
         blocks = max(1, min(self._most_blocks, -(-threads // _THREADS)))

@@ -7,8 +7,10 @@ functions, which the compiler makes from the functions' own types:
 
 import ctypes
 import dataclasses
+import itertools
 from ctypes import POINTER, c_uint, c_void_p
 from pathlib import Path
+from typing import Any
 
 from fusiond.build import gxx
 from fusiond.model.errors import DeviceError
@@ -211,15 +213,14 @@ class HostFunctions:
             raise LookupError(f"{path.name} has no trampolines")
 
     def address(self, entry: str) -> int:
-        function = getattr(self._library, f"fusiond_call_{self._source.entries.index(entry)}")
-        return ctypes.cast(function, c_void_p).value or 0
+        return ctypes.cast(self._function("call", entry), c_void_p).value or 0
 
     def sizes(self, entry: str) -> tuple[int, ...]:
         """The bytes of each parameter."""
-        function = getattr(self._library, f"fusiond_sizes_{self._source.entries.index(entry)}")
+        function = self._function("sizes", entry)
         function.restype = POINTER(c_uint)
         sizes = function()
-        found: list[int] = []
-        while sizes[len(found)]:
-            found.append(int(sizes[len(found)]))
-        return tuple(found)
+        return tuple(itertools.takewhile(bool, (int(sizes[k]) for k in itertools.count())))
+
+    def _function(self, what: str, entry: str) -> Any:
+        return getattr(self._library, f"fusiond_{what}_{self._source.entries.index(entry)}")

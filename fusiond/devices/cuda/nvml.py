@@ -48,12 +48,10 @@ class Sensors:
         """The device now; fields that NVML does not answer are None or empty."""
         if not self.present:
             return DeviceState()
-        clock = self._ask("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")
-        temperature = self._ask("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU")
-        milliwatts = self._ask("nvmlDeviceGetPowerUsage")
+        milliwatts = self._number("nvmlDeviceGetPowerUsage")
         return DeviceState(
-            clock_mhz=None if clock is None else float(clock),
-            temperature_c=None if temperature is None else float(temperature),
+            clock_mhz=self._number("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
+            temperature_c=self._number("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
             throttle=self._throttle(),
             power_w=None if milliwatts is None else milliwatts / 1000,
             others=self._others(),
@@ -83,6 +81,10 @@ class Sensors:
         others = [pid for pid in pids if pid not in ours and _parent(pid) not in ours]
         hidden = self._own_context and os.getpid() not in pids and any(_parent(pid) is None for pid in others)
         return len(others) - hidden
+
+    def _number(self, function: str, constant: str | None = None) -> float | None:
+        found = self._ask(function, constant)
+        return None if found is None else float(found)
 
     def _ask(self, function: str, constant: str | None = None) -> Any:
         call = getattr(pynvml, function, None)

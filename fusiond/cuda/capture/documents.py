@@ -11,7 +11,6 @@ import json
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +90,8 @@ def _shape(launch: CapturedLaunch) -> Any:
     ]
 
 
-@dataclass
-class _Whole:
-    """The addresses of a launch in one region: (offset, number of the argument, where in it)."""
-
-    addresses: list[tuple[int, int, int]]
+_Addresses = list[tuple[int, int, int]]
+"""Those of a launch in one region: (offset, number of the argument, where in it)."""
 
 
 class _NoFormula(Exception):
@@ -121,14 +117,12 @@ class _Filling:
             raise Undescribed(f"{root['entry']} takes {took}")
         self._sizes = self._varying()
         self._used: set[str] = set()
-        self._wholes: dict[MemoryRegion, _Whole] = {}
+        self._wholes: dict[MemoryRegion, _Addresses] = {}
         for number, argument in enumerate(self._launch.arguments):
             for at, place in argument.places:
-                self._wholes.setdefault(regions.of(place), _Whole([])).addresses.append((place.offset, number, at))
-        lengths = [
-            (each.high - min(whole.addresses)[0]) // DTYPES[self._kind(whole)].bytes
-            for each, whole in self._wholes.items()
-        ]
+                self._wholes.setdefault(regions.of(place), []).append((place.offset, number, at))
+        wholes = self._wholes.items()
+        lengths = [(each.high - min(whole)[0]) // DTYPES[self._kind(whole)].bytes for each, whole in wholes]
         self._least = max(min(lengths, default=1), 1)
 
     def document(self) -> dict[str, Any]:
@@ -189,7 +183,7 @@ class _Filling:
         """A buffer from the lowest address that the launch has in a region to the region's end; the other addresses lie
         in that buffer."""
         whole = self._wholes[self._regions.of(place)]
-        _, first, first_at = min(whole.addresses)
+        _, first, first_at = min(whole)
         places = [(self._place(each, first, first_at), self._place(each, number, at)) for each in self._launches]
         if (number, at) != (first, first_at):
             said = self._given[first]
@@ -199,16 +193,16 @@ class _Filling:
         kind = self._kind(whole)
         ends = [self._regions.of(low).high - low.offset for low, _ in places]
         elements = [max(-(-each // DTYPES[kind].bytes), 1) for each in ends]
-        role = "inout" if any(self._use(each).written for _, each, _ in whole.addresses) else "input"
+        role = "inout" if any(self._use(each).written for _, each, _ in whole) else "input"
         fill = self._fill(place, kind, elements[0])
         return {"dtype": kind, "elements": self._formula(elements), "role": role, "fill": fill}
 
-    def _kind(self, whole: _Whole) -> str:
+    def _kind(self, whole: _Addresses) -> str:
         """What a buffer's elements are, so that each address in it is one's."""
-        low, number, _ = min(whole.addresses)
+        low, number, _ = min(whole)
         said = self._given[number].get("dtype", UNKNOWN)
         kind = dtype(self._use(number)) if said == UNKNOWN else str(said)
-        while any((offset - low) % DTYPES[kind].bytes for offset, _, _ in whole.addresses):
+        while any((offset - low) % DTYPES[kind].bytes for offset, _, _ in whole):
             kind = f"uint{4 * DTYPES[kind].bytes}"
         return kind
 
@@ -332,9 +326,8 @@ def flow(value: Any) -> str:
 _WORDS = ("on", "off", "yes", "no", "true", "false", "null")
 
 
-def job(strategy: str, kernels: Sequence[str], remarks: Sequence[str] = (), device: str | None = None) -> str:
+def job(strategy: str, kernels: Sequence[str], remarks: Sequence[str]) -> str:
     """A job file of kernels' files beside it."""
     key = "pair" if len(kernels) == 2 else "kernels"
     lines = [*(f"# {each}" for each in remarks), f"strategy: {strategy}", f"{key}: {flow([f'./{k}' for k in kernels])}"]
-    lines += [f"device: {device}"] if device else []
     return "\n".join([*lines, "accept_constant: true", ""])  # a kernel may write zeros for what it is tried with

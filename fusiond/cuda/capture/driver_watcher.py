@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fusiond.build import gxx
-from fusiond.build.cache import BuildCache
 from fusiond.cuda.capture.origins import XLA_FOLDER
 from fusiond.devices.counting.model import GPUS
 from fusiond.devices.cuda.driver import Driver, DriverError, DriverMissing
@@ -19,7 +18,7 @@ _FLAGS = (
 )
 
 
-def library(*, cache: BuildCache | None = None) -> Path:
+def library() -> Path:
     """The library, built on first use. DeviceError where there is no g++, or it does not build it."""
     files = sorted([*(RUNTIME / "watcher").iterdir(), RUNTIME / "trace.h"])
 
@@ -30,7 +29,7 @@ def library(*, cache: BuildCache | None = None) -> Path:
         gxx.demand("the library that notes launches", command, work)
         return out
 
-    return gxx.once("watcher", [_FLAGS, [(each.name, each.read_text()) for each in files]], make, cache=cache)
+    return gxx.once("watcher", [_FLAGS, [(each.name, each.read_text()) for each in files]], make)
 
 
 def environment(given: Mapping[str, str], out: Path, built: Path | None = None) -> dict[str, str]:

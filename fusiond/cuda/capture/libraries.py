@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fusiond.build import compiler as compilers
 from fusiond.build import gxx, nvcc
-from fusiond.build.cache import BuildCache
 from fusiond.model.errors import DeviceError
 
 RUNTIME = Path(__file__).parent / "runtime"
@@ -20,7 +19,7 @@ _PER_THREAD = re.compile(r"__CUDART_API_(PTDS|PTSZ)\((cuda\w+)\)")
 """Macros that let a call of a program built with --default-stream per-thread have another name."""
 
 
-def cudart(*, cache: BuildCache | None = None) -> tuple[Path, str]:
+def cudart() -> tuple[Path, str]:
     """The CUDA runtime that needs no GPU, and the name that programs ask for (`libcudart.so.13`): of the version whose
     headers are here. Built on first use. DeviceError where g++ or the toolkit is missing, or it does not build."""
     toolkit = nvcc.find()
@@ -29,7 +28,7 @@ def cudart(*, cache: BuildCache | None = None) -> tuple[Path, str]:
     name = f"libcudart.so.{toolkit.version.partition('.')[0]}"
     files = sorted([*(RUNTIME / "cudart").iterdir(), RUNTIME / "trace.h"])
     of = [toolkit.version, FLAGS, [(each.name, each.read_text()) for each in files]]
-    return gxx.once("cudart", of, lambda compiler, work: _built(compiler, toolkit, name, work), cache=cache), name
+    return gxx.once("cudart", of, lambda compiler, work: _built(compiler, toolkit, name, work)), name
 
 
 def _headers(toolkit: nvcc.Toolkit) -> Path:

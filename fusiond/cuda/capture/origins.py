@@ -41,7 +41,8 @@ def keep(folder: Path, environment: Mapping[str, str] = os.environ) -> None:
     dumped = [(frozenset(_ENTRY.findall(each)), each) for each in _texts((folder / XLA_FOLDER).glob("*.ptx"))]
     for module, names in kernels.items():
         image = module.read_bytes()
-        beside = next(_texts(_twins(cached.get(len(image), ()), image)), None)
+        twins = (each for each in cached.get(len(image), ()) if each.read_bytes() == image)
+        beside = next(_texts(each.with_suffix(".ptx") for each in twins), None)
         text = beside if beside is not None else _dumped(dumped, image, names)
         if text is not None:
             _beside(module).write_text(text, encoding="utf-8")
@@ -81,13 +82,6 @@ def _by_size(folders: Iterable[Path]) -> dict[int, list[Path]]:
             if each.with_suffix(".ptx").is_file():
                 found.setdefault(each.stat().st_size, []).append(each)
     return found
-
-
-def _twins(cubins: Iterable[Path], image: bytes) -> Iterator[Path]:
-    """The PTX of those that are this image."""
-    for each in cubins:
-        if each.read_bytes() == image:
-            yield each.with_suffix(".ptx")
 
 
 def _texts(files: Iterable[Path]) -> Iterator[str]:

@@ -17,11 +17,11 @@ from fusiond.requests.jobs import JobInputs
 
 
 class Picking:
-    """Writes kernels of a trace to a folder. `device`: what the jobs are for."""
+    """Writes kernels of a trace to a folder."""
 
-    def __init__(self, trace: CapturedTrace, folder: Path, device: str | None = None) -> None:
+    def __init__(self, trace: CapturedTrace, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._device = folder, device
+        self._folder = folder
         self._regions, self._launches = Regions(trace), by_kernel(trace)
         registry = plugins.load()
         self._strategy = next(each for each in registry.strategies.values() if ".ptx" in each.drafts)
@@ -60,7 +60,7 @@ class Picking:
         found = [files[each].name for each in launches]
         name = name or "job_" + "_".join(str(each.kernel.number) for each in launches)
         path = self._folder / f"{name}.yaml"
-        path.write_text(documents.job(self._strategy.name, found, remarks, self._device), encoding="utf-8")
+        path.write_text(documents.job(self._strategy.name, found, remarks), encoding="utf-8")
         return [*files.values(), path]
 
 

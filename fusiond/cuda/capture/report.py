@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,15 +163,10 @@ def report(trace: CapturedTrace, gpu: Gpu = H100, *, count: bool = False) -> Cap
     kernels.sort(key=lambda each: (-(each.mean_us or 0) * each.launches, -each.launches, each.kernel.number))
     if count:
         found = _counted(trace, (each.launch for each in kernels), gpu)
-        kernels = [_bounded(each, *found.get(each.kernel.number, (None, ""))) for each in kernels]
+        bounds = ((each, *found.get(each.kernel.number, (None, ""))) for each in kernels)
+        kernels = [dataclasses.replace(each, bound_us=us, binding=binding) for each, us, binding in bounds]
     groups = _groups(trace, memory, {each.kernel: each for each in kernels}, gpu)
-    return CaptureReport(
-        trace=trace, gpu=gpu, kernels=tuple(kernels), groups=tuple(groups), copies=tuple(_copies(trace))
-    )
-
-
-def _bounded(kernel: KernelReport, bound_us: float | None, binding: str) -> KernelReport:
-    return dataclasses.replace(kernel, bound_us=bound_us, binding=binding)
+    return CaptureReport(trace=trace, gpu=gpu, kernels=tuple(kernels), groups=tuple(groups), copies=_copies(trace))
 
 
 def _counted(trace: CapturedTrace, launches: Iterable[CapturedLaunch], gpu: Gpu) -> dict[int, tuple[float, str]]:
@@ -290,12 +285,9 @@ def _hidden(kernels: Iterable[KernelReport], gpu: Gpu) -> float:
     return apart - together
 
 
-def _copies(trace: CapturedTrace) -> Iterator[tuple[str, int, int]]:
-    found = collections.Counter[Direction]()
-    counts = collections.Counter[Direction]()
+def _copies(trace: CapturedTrace) -> tuple[tuple[str, int, int], ...]:
+    found: dict[Direction, list[int]] = collections.defaultdict(list)
     for each in trace.events:
         if isinstance(each, CapturedCopy):
-            counts[each.direction] += 1
-            found[each.direction] += each.size_bytes
-    for direction in sorted(counts):
-        yield direction.name.lower().replace("_", " "), counts[direction], found[direction]
+            found[each.direction].append(each.size_bytes)
+    return tuple((each.name.lower().replace("_", " "), len(found[each]), sum(found[each])) for each in sorted(found))

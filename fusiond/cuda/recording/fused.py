@@ -51,9 +51,6 @@ class BufferPlace:
         assert isinstance(argument, Array)
         return argument
 
-    def name(self, letter: str) -> str:
-        return f"{letter}.p{self.argument}"
-
 
 class FusedLaunch:
     """An answer, built; loaded where it is first launched."""
@@ -157,7 +154,7 @@ def built(
         for place, (argument, parameter) in enumerate(zip(launch.arguments, draft.parameters, strict=True))
         if isinstance(argument, Array) and parameter.pointer
     ]
-    names = [each.name(asked.letter(each.launch)) for each in buffers]
+    names = [f"{asked.letter(each.launch)}.p{each.argument}" for each in buffers]
     known = {each.name: each.role for each in program.buffers}
     in_place = [name for name in names if known.get(name) is Role.INOUT]
     plan = launching.flat(program, names, (), in_place=in_place)

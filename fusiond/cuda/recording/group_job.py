@@ -159,12 +159,12 @@ def _argument(argument: Argument, parameter: RecordedParameter, value: Any, leas
     if parameter.struct:
         return {"bytes": argument.data.hex()}
     assert parameter.dtype is not None  # or the draft would have been refused
-    size = DTYPES[parameter.dtype].bytes
-    if len(argument.data) != size or value is None:
+    other_kind = is_float(parameter.dtype) != argument.dtype.startswith("float")
+    if other_kind or len(argument.data) != DTYPES[parameter.dtype].bytes or value is None:
         raise Unaskable(f"is {argument.dtype} where the kernel takes {parameter.dtype}")
-    if is_float(parameter.dtype) != argument.dtype.startswith("float"):
-        raise Unaskable(f"is {argument.dtype} where the kernel takes {parameter.dtype}")
-    return {"dtype": parameter.dtype, "value": in_words(as_kind(value, argument.dtype, parameter.dtype))}
+    number = as_kind(value, argument.dtype, parameter.dtype)
+    # As a YAML file has it: whole numbers are expressions, a float has a point.
+    return {"dtype": parameter.dtype, "value": number if isinstance(number, float) else str(int(number))}
 
 
 def _buffer(argument: Array, parameter: RecordedParameter, least: int) -> dict[str, Any]:
@@ -180,11 +180,6 @@ def as_kind(value: int | float, given: str, wanted: str) -> int | float:
     if is_float(wanted) or wanted == "bool" or given == wanted:
         return value
     return np.array(value, given).view(wanted).item()  # type: ignore[no-any-return]
-
-
-def in_words(value: int | float) -> str | float:
-    """As a YAML file has it: whole numbers are expressions, a float has a point."""
-    return float(value) if isinstance(value, float) else str(int(value))
 
 
 def drawn_fill(dtype: str, least: int) -> dict[str, list[float]]:
@@ -203,19 +198,18 @@ def drafted(origin: Origin) -> Drafted:
     """What the source says of a kernel; the same for every launch of it. Unaskable."""
     if isinstance(origin, PtxOrigin):
         return origin.drafted
-    found = _drafted(origin.text, origin.name, origin.options)
+    found = _drafted(origin)
     if isinstance(found, str):
         raise Unaskable(found)
     return found
 
 
 @functools.lru_cache(maxsize=256)
-def _drafted(*origin: Any) -> Drafted | str:
+def _drafted(source: Origin) -> Drafted | str:
     from fusiond.model.errors import FusiondError
     from fusiond.requests.isolation import registry
     from fusiond.requests.jobs import JobInputs
 
-    source = Origin(*origin)
     if source.told.unknown:
         return f"{source.name} is compiled with {source.told.unknown[0]}, which a job cannot say"
     path = str(_source_file(source))

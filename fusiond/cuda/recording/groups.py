@@ -102,14 +102,11 @@ class LaunchGroup:
 
     def start(self, launches: Sequence[RecordedLaunch]) -> list[int]:
         """Launch them as one where that is known and right; the numbers of those that are still to be launched."""
-        everything = list(range(len(launches)))
-        fused = self._fused
-        if fused is None:
-            return everything
-        self._passing = self._conflict(launches)
-        if self._passing:
-            return everything
-        first = launches[0]
+        fused, first = self._fused, launches[0]
+        if fused is not None:
+            self._passing = self._conflict(launches)
+        if fused is None or self._passing:
+            return list(range(len(launches)))
         return self._started(fused, lambda: fused.start(launches, first.device, first.stream))
 
     def laid_out(self, launches: Sequence[RecordedLaunch]) -> LaidOutLaunch | None:
@@ -128,12 +125,11 @@ class LaunchGroup:
         return self._started(fused, lambda: laid_out.start(addresses, stream))
 
     def _started(self, fused: FusedLaunch, start: Callable[[], None]) -> list[int]:
-        everything = list(range(len(self._launches)))
         try:
             start()
         except NotNow as why:
             self._passing = str(why)
-            return everything
+            return list(range(len(self._launches)))
         except LaunchFailed as problem:
             if self._launches[0].device == PROCESSOR:
                 raise  # a fault of a kernel, which has begun
@@ -165,7 +161,8 @@ class LaunchGroup:
         somebody asked to wait."""
         launches, options = self._launches, self._options
         try:
-            device = options.device or _device(launches[0].device)
+            number = launches[0].device
+            device = options.device or ("cpu" if number == PROCESSOR else f"cuda:{number}")
             self._asked = group_job.asked(launches, self._values, device, options.search)
             drafts = [group_job.drafted(each.origin) for each in launches]
         except Unaskable as why:
@@ -214,10 +211,6 @@ class LaunchGroup:
 
 def _nothing() -> None:
     """In the place of a launch that is only described."""
-
-
-def _device(number: int) -> str:
-    return "cpu" if number == PROCESSOR else f"cuda:{number}"
 
 
 # --- which group ----------------------------------------------------------------------------------------

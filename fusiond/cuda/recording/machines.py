@@ -54,10 +54,6 @@ def context(device: int) -> int:
     return current.value or 0
 
 
-def arch(device: int) -> str:
-    return driver().arch(device)
-
-
 def stream_handle(stream: object) -> int:
     """TypeError for what is not a stream."""
     try:
@@ -131,7 +127,7 @@ def loaded(origin: Origin, device: int, shared: int) -> LoadedKernel:
     program = Program(name=origin.plain, buffers=(), sources=(source,), steps=(step,))
     try:
         plan = launching.flat(program, (), ())
-        code = built(program, plan, device, None if device == PROCESSOR else arch(device))
+        code = built(program, plan, device, None if device == PROCESSOR else driver().arch(device))
         return LoadedKernel(origin.name, code.machine(), _sizes(origin, code))
     except (Unusable, FusiondError, native.NativeError) as problem:
         raise LaunchFailed(" ".join(f"{origin.name}: {problem}".split())) from None
@@ -142,7 +138,7 @@ def _sizes(origin: Origin, code: Built) -> tuple[int, ...] | None:
         entry = native.Runtime(gxx.scheduler()).load(code.images[0]).entry(code.entries[0])
         return entry.argument_bytes
     source = origin.source()
-    found = nvcc.build(source, source.target(arch(code.device)))
+    found = nvcc.build(source, source.target(driver().arch(code.device)))
     if isinstance(found, BuildFailed):
         return None
     parameters = read_table(found.path).entries[origin.name].parameters

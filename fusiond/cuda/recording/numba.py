@@ -104,21 +104,16 @@ def _launch(
     kernel: Any, args: Any, grid: Any, block: Any, stream: Any, shared: int, device: int, run: Callable[[], None]
 ) -> RecordedLaunch:
     where = machines.stream_handle(stream), device, run
-    name, place = getattr(kernel.py_func, "__name__", "kernel"), 0
-    handed: list[Argument] = []
+    name = getattr(kernel.py_func, "__name__", "kernel")
+    said, handed = "", list[Argument]()
     try:
-        for place, (kind, value) in enumerate(zip(kernel.argument_types, args, strict=True)):  # noqa: B007
+        for place, (kind, value) in enumerate(zip(kernel.argument_types, args, strict=True)):
+            said = f"argument {place} of {name}"
             handed += _handed(kernel, kind, value)
-    except Unseen as why:
-        return RecordedLaunch(
-            Origin("", name, ()), grid, block, shared, (), *where, f"argument {place} of {name} {why}"
-        )
-    try:
+        said = f"{name} cannot be fused: it"
         return RecordedLaunch(_origin(kernel, handed), grid, block, shared, tuple(handed), *where)
     except Unseen as why:
-        return RecordedLaunch(
-            Origin("", name, ()), grid, block, shared, (), *where, f"{name} cannot be fused: it {why}"
-        )
+        return RecordedLaunch(Origin("", name, ()), grid, block, shared, (), *where, f"{said} {why}")
 
 
 def _run(launch: Callable[..., Any], kernel: Any, device: int, args: Any, *shape: Any) -> None:

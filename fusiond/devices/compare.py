@@ -34,7 +34,9 @@ def compare(buffer: Buffer, reference: Array, actual: Array) -> Comparison:
         wrong = error > 1.0
         worst = float(error.max(initial=0.0))
     else:
-        wrong = _unequal(reference, actual)
+        wrong = np.asarray(reference != actual)
+        if np.issubdtype(reference.dtype, np.inexact):
+            wrong &= ~(np.isnan(reference) & np.isnan(actual))
         worst = float(np.count_nonzero(wrong))
     if not wrong.any():
         return Comparison(equal=True, worst=worst)
@@ -68,13 +70,6 @@ def difference(
     reference, actual = readable(reference, buffer.dtype), readable(actual, buffer.dtype)
     found = f"first at [{first}]: {actual[0]} instead of {reference[0]}"
     return Comparison(equal=False, worst=worst, detail=f"{buffer.name}: {count} of {elements} differ, {found}")
-
-
-def _unequal(reference: Array, actual: Array) -> NDArray[np.bool_]:
-    wrong: NDArray[np.bool_] = np.asarray(reference != actual)
-    if np.issubdtype(reference.dtype, np.inexact):
-        wrong &= ~(np.isnan(reference) & np.isnan(actual))
-    return wrong
 
 
 def _relative_error(reference: Array, actual: Array, rtol: float, atol: float) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ that needs longest. Nothing here is an estimate of a time: parts do not overlap 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusiond.devices.counting.model import Gpu
@@ -55,7 +55,8 @@ def bound(work: LaunchWork, gpu: Gpu) -> LaunchBound:
             for each, count in work.warps.items()
             if each in gpu.lanes
         },
-        "tail": _tail_cycles(work, gpu, issued),
+        # Some multiprocessor has so many blocks, each of them at least as long as the shortest.
+        "tail": math.ceil(work.blocks / sms) * work.shortest_share * issued / max(work.blocks, 1) / gpu.issue_warps,
         "latency": _latency_cycles(work, gpu, issued),
     }
     terms = {"dram": work.dram_bytes / gpu.dram_gbs / 1e3} | {
@@ -63,12 +64,6 @@ def bound(work: LaunchWork, gpu: Gpu) -> LaunchBound:
     }
     binding = max(terms, key=lambda name: terms[name])
     return LaunchBound(us=terms[binding], binding=binding if terms[binding] > 0 else "none", terms=terms)
-
-
-def _tail_cycles(work: LaunchWork, gpu: Gpu, issued: int) -> float:
-    """Some multiprocessor has so many blocks, each of them at least as long as the shortest."""
-    most = math.ceil(work.blocks / gpu.multiprocessors)
-    return most * work.shortest_share * issued / max(work.blocks, 1) / gpu.issue_warps
 
 
 def _latency_cycles(work: LaunchWork, gpu: Gpu, issued: int) -> float:
@@ -101,10 +96,6 @@ def program_bound_us(program: Program, launches: Mapping[str, LaunchBound], gpu:
             kernels += 1
         ends[step.name], last[step.stream] = (begun, kernels), step.name
     longest = max((us for us, _ in ends.values()), default=0.0)
-    return max(longest, _shared(list(timed.values())))
-
-
-def _shared(found: Sequence[LaunchBound]) -> float:
-    """What the part that is asked most needs for all launches, also where they run side by side."""
-    parts = {name for each in found for name in each.terms if name not in ("tail", "latency")}
-    return max((sum(each.terms.get(name, 0.0) for each in found) for name in parts), default=0.0)
+    # What the part that is asked most needs for all launches, also where they run side by side.
+    parts = {name for each in timed.values() for name in each.terms if name not in ("tail", "latency")}
+    return max([longest, *(sum(each.terms.get(name, 0.0) for each in timed.values()) for name in parts)])

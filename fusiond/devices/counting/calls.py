@@ -84,7 +84,8 @@ class _Expansion:
             if end and base == "ret":
                 one = dataclasses.replace(one, opcode="bra", operands=(PtxName(end),))
             elif end and base in ("ld", "st"):
-                one = dataclasses.replace(one, opcode=".".join((base, *map(_of_function, rest.split(".")))))
+                words = ("param::func" if word == "param" else word for word in rest.split("."))
+                one = dataclasses.replace(one, opcode=".".join((base, *words)))
             self._instructions.append(one)
         self._labels |= {label: len(self._instructions) for label in at.get(len(function.instructions), ())}
 
@@ -179,10 +180,6 @@ class _Expansion:
             return
         self._variables.append(dataclasses.replace(variable, name=variable.name + mark))
         names[variable.name] = PtxName(variable.name + mark)
-
-
-def _of_function(word: str) -> str:
-    return "param::func" if word == "param" else word
 
 
 def _put(given: Any, names: Mapping[str, Operand]) -> Any:

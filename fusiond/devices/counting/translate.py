@@ -95,10 +95,11 @@ def _call(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     groups = [each.items for each in at.operands if isinstance(each, PtxGroup)]
     target = next((each.name for each in at.operands if isinstance(each, PtxName)), "")
     if target in _FROM_THE_DRIVER:
-        places = [
-            _handed(rows, at, operand, size)
-            for operand, size in zip(groups[-1], _FROM_THE_DRIVER[target], strict=False)
-        ]
+        places = []
+        for operand, size in zip(groups[-1], _FROM_THE_DRIVER[target], strict=False):
+            assert isinstance(operand, PtxName)
+            places.append(rows.places.temporary(size))
+            _argument(rows, at, "ld", operand, size, places[-1])
         rows.emit(at, target.strip("_"), **dict(zip("abc", places, strict=False)))
         if target == "vprintf":
             (result,) = groups[0]
@@ -114,13 +115,6 @@ def _call(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
 
 _FROM_THE_DRIVER: Mapping[str, Sequence[int]] = {"vprintf": (8, 8), "__assertfail": (8, 8, 4)}
 """Bytes of the arguments that are looked at."""
-
-
-def _handed(rows: CodeRows, at: PtxInstruction, operand: Operand, size: int) -> int:
-    assert isinstance(operand, PtxName)
-    place = rows.places.temporary(size)
-    _argument(rows, at, "ld", operand, size, place)
-    return place
 
 
 def _argument(rows: CodeRows, at: PtxInstruction, operation: str, name: PtxName, size: int, place: int) -> None:

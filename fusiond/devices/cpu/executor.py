@@ -231,7 +231,9 @@ class CpuProgram:
             if isinstance(entry, native.NativeEntry):
                 done: native.Finished | native.Fault | str = self._runtime.launch(entry, launch, arguments)
             else:
-                done = entry.launch(launch, arguments, self._reachable())
+                # It may touch what is allocated now, and variables of other sources.
+                live = {name: block.inside for name, block in self._blocks.items() if block.live}
+                done = entry.launch(launch, arguments, live | self._symbols)
         except native.NativeError as problem:
             raise LaunchRefused(f"{step.name}: {problem}") from None
         if isinstance(done, str):
@@ -241,10 +243,6 @@ class CpuProgram:
             outcome = Outcome.LAUNCH_REFUSED if refused else Outcome.CRASHED
             raise ExecutionError(outcome, f"{step.name}: {done.text}")
         return done.elapsed_ns
-
-    def _reachable(self) -> dict[str, np.ndarray]:
-        """What a kernel that is interpreted may touch: what is allocated now, and variables of other sources."""
-        return {name: block.inside for name, block in self._blocks.items() if block.live} | self._symbols
 
     def _argument(self, argument: Argument, step: Step) -> native.Argument:
         if isinstance(argument, Pointer):

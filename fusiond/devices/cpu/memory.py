@@ -41,7 +41,10 @@ class HostAllocation:
             raise MemoryError(f"{name}: {total} bytes: {problem}") from None
         self._bytes: NDArray[np.uint8] = np.frombuffer(mapping, np.uint8)
         self.inside = self._bytes[self._first : self._first + size]  #: All of it but the guard zones at both ends
-        self.views = {each.name: self._view(each) for each in buffers}
+        self.views: dict[str, NDArray[np.generic]] = {
+            each.name: self.inside[each.offset_bytes :][: each.size_bytes].view(numpy_dtype(each.dtype))
+            for each in buffers
+        }
         for gap, _ in self._gaps():
             gap[:] = _PATTERN
 
@@ -58,10 +61,6 @@ class HostAllocation:
         self.live = False
         for view in self.views.values():
             view.view(np.uint8)[:] = _FREED
-
-    def _view(self, buffer: Buffer) -> NDArray[np.generic]:
-        start = self._first + buffer.offset_bytes
-        return self._bytes[start : start + buffer.size_bytes].view(numpy_dtype(buffer.dtype))
 
     def _gaps(self) -> Iterator[tuple[NDArray[np.uint8], str]]:
         end = 0

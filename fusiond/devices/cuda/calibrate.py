@@ -121,11 +121,7 @@ class Calibrator:
             self._launch_fma()
             self._stream.synchronize()
 
-        def clock_mhz() -> float | None:
-            clocked = self._canary.clocked()
-            return clocked.mhz if clocked else None
-
-        return warm_up(work, clock_mhz, least=1, most_secs=MOST_RAMP_SECS)
+        return warm_up(work, self._canary.mhz, least=1, most_secs=MOST_RAMP_SECS)
 
     # --- what the ruler costs ---
 

@@ -107,6 +107,10 @@ class Canary:
         self._stream = cuda.Stream()
         self.clocked()  # the first one loads the code
 
+    def mhz(self) -> float | None:
+        clocked = self.clocked()
+        return clocked.mhz if clocked else None
+
     def clocked(self) -> Clocked | None:
         """The clock now; None where globaltimer steps too seldom to say. Takes TICKS of its steps."""
         given = np.uint64(int(self._out)), np.uint64(LIMIT_CYCLES), np.uint32(TICKS)

@@ -97,8 +97,7 @@ class CudaExecutor:
 
     def clock_mhz(self) -> float | None:
         with named("running the canary"):
-            clocked = self._canary.clocked()
-        return clocked.mhz if clocked else None
+            return self._canary.mhz()
 
     def calibrate(self) -> dict[str, float]:
         with named("calibrating"):

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,8 +50,7 @@ def _found(environment: tuple[str, ...]) -> tuple[Assembler, ...]:
     named, nvcc, path, *homes = environment
     places = named.split(os.pathsep) if named else [
         *((str(Path(nvcc).parent / "ptxas"),) if nvcc else ()),
-        shutil.which("ptxas", path=path) or "",
-        *(f"{home}/bin/ptxas" for home in (*homes, "/usr/local/cuda") if home),
+        *compiler.installed("ptxas", path, homes),
         *compiler.in_wheel("nvidia", "cu[1-9]*/bin/ptxas", "cuda_nvcc/bin/ptxas"),
         *compiler.in_wheel("triton", "backends/nvidia/bin/ptxas", "backends/nvidia/bin/ptxas-blackwell"),
     ]  # fmt: skip

@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -184,6 +185,12 @@ def _once(
     if fault is None and done.returncode > 0:
         fault = faults.of_compiler(text, tool)
     return done, fault, fault is not None and faults.out_of_memory(done.returncode, text, kills)
+
+
+def installed(tool: str, path: str, homes: Iterable[str]) -> list[str]:
+    """Where a tool of the toolkit may be: what is on PATH, then in CUDA_HOME and its like and /usr/local/cuda."""
+    found = [shutil.which(tool, path=path) or ""]
+    return [each for each in (*found, *(f"{home}/bin/{tool}" for home in (*homes, "/usr/local/cuda") if home)) if each]
 
 
 def in_wheel(package: str, *patterns: str) -> list[str]:

@@ -17,6 +17,7 @@ from fusiond.model.outcomes import BuildFailed
 from fusiond.model.program import Source, SourceKind, SourceLanguage
 
 TIMEOUT_SECS = 120.0
+OWN_SECS = 300.0  #: For fusiond's own sources
 _NO_PLACE: set[Path] = set()  #: Precompiled preludes that could not be kept: not made again in this process
 _HOST_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off")
 
@@ -65,38 +66,36 @@ def once(
             return cache.put(key, suffix, make(compiler, work).read_bytes())
 
 
-def demand(what: str, command: Sequence[str], work: Path, timeout_secs: float = 300.0) -> None:
+def demand(what: str, command: Sequence[str], work: Path) -> None:
     """Run a compiler on sources of fusiond's own. DeviceError, with `what`, where they do not build."""
-    done = compilers.run(command, work, timeout_secs)
+    done = compilers.run(command, work, OWN_SECS)
     if done.returncode != 0:
         raise DeviceError(f"{what} does not build: {done.stderr.strip()[:500]}")
 
 
 def scheduler(cache: BuildCache | None = None) -> Path:
     """The scheduler library of the cpu device; built on first use. DeviceError when that fails."""
-
-    def make(compiler: str, work: Path) -> Path:
-        out = work / "libfusiond_cpu.so"
-        if (outcome := _run(commands.library(out, cxx=compiler), work)) is not None:
-            raise DeviceError(f"the cpu device's scheduler does not build: {_failed(outcome).reason}")
-        return out
-
-    return once("scheduler", _runtime_key(_compiler()), make, cache=cache)
+    key, failing = _runtime_key(_compiler()), "the cpu device's scheduler does not build"
+    return once("scheduler", key, functools.partial(_made, commands.library, failing), cache=cache)
 
 
-def race_host(cache: BuildCache | None = None) -> Path:
+def race_host() -> Path:
     """The executable that runs a launch under ThreadSanitizer; built on first use. DeviceError when that fails."""
-
-    def make(compiler: str, work: Path) -> Path:
-        out = work / "fusiond_cpu_host"
-        if (outcome := _run(commands.host(out, cxx=compiler), work)) is not None:
-            raise DeviceError(f"no race checks: {compiler} has no ThreadSanitizer: {_failed(outcome).reason}")
-        return out
-
-    found = once("race-host", _runtime_key(_compiler()), make, suffix=".exe", cache=cache)
+    compiler = _compiler()
+    make = functools.partial(_made, commands.host, f"no race checks: {compiler} has no ThreadSanitizer")
+    found = once("race-host", _runtime_key(compiler), make, suffix=".exe")
     if not os.access(found, os.X_OK):  # entries of the cache are plain files
         found.chmod(0o700)
     return found
+
+
+def _made(command: Callable[..., list[str]], failing: str, compiler: str, work: Path) -> Path:
+    """What a command of `commands` builds. DeviceError, which begins with `failing`, where it builds nothing."""
+    outcome = _run(command(work / "out", cxx=compiler), work)
+    if outcome is not None:
+        failed = outcome if isinstance(outcome, BuildFailed) else outcome.failed
+        raise DeviceError(f"{failing}: {failed.reason}")
+    return work / "out"
 
 
 def build(source: Source, *, cache: BuildCache | None = None, races: bool = False) -> Path | BuildFailed:
@@ -201,10 +200,6 @@ def _run(command: Sequence[str], work: Path) -> BuildFailed | compilers.Retriabl
     except subprocess.TimeoutExpired:
         return compilers.Retriable(BuildFailed(reason=f"g++ was still busy after {TIMEOUT_SECS:.0f} s"))
     return None if done.returncode == 0 else compilers.refused(done, done.stderr, _first_error)
-
-
-def _failed(outcome: BuildFailed | compilers.Retriable) -> BuildFailed:
-    return outcome if isinstance(outcome, BuildFailed) else outcome.failed
 
 
 def _first_error(lines: Iterable[str]) -> str | None:

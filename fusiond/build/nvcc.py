@@ -23,7 +23,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,16 +70,13 @@ def find() -> Toolkit | None:
 @functools.lru_cache(maxsize=8)
 def _find(environment: tuple[str, ...]) -> Toolkit | None:
     named, path, *homes = environment
-    candidates: list[str | None] = [named] if named else [shutil.which("nvcc", path=path)]
-    if not named:
-        candidates += [f"{home}/bin/nvcc" for home in homes if home] + ["/usr/local/cuda/bin/nvcc"]
-        candidates += compiler.in_wheel("nvidia", "cu[1-9]*/bin/nvcc")
-    for nvcc in candidates:
-        if not nvcc or not os.access(nvcc, os.X_OK):
+    installed = compiler.installed("nvcc", path, homes)
+    for nvcc in [named] if named else [*installed, *compiler.in_wheel("nvidia", "cu[1-9]*/bin/nvcc")]:
+        if not os.access(nvcc, os.X_OK):
             continue
-        version = re.search(r"\bV(\d+(?:\.\d+)+)", _ask(nvcc, "--version"))
+        version = re.search(r"\bV(\d+(?:\.\d+)+)", compiler.ask([nvcc, "--version"]))
         # nvcc on PATH may be a link or a script; it knows itself where its toolkit is.
-        here = re.search(r"_HERE_=(.*)", _ask(nvcc, "--dryrun", "-ptx", "-x", "cu", os.devnull))
+        here = re.search(r"_HERE_=(.*)", compiler.ask([nvcc, "--dryrun", "-ptx", "-x", "cu", os.devnull]))
         if version is None or here is None:
             continue
         ptxas = Path(here.group(1)) / "ptxas"
@@ -88,11 +84,6 @@ def _find(environment: tuple[str, ...]) -> Toolkit | None:
             root = ptxas.resolve().parent.parent
             return Toolkit(nvcc=Path(nvcc), ptxas=ptxas, version=version.group(1), root=root)
     return None
-
-
-def _ask(nvcc: str | Path, *question: str) -> str:
-    """What the compiler prints; empty when it does not answer. MachineFault when the machine does not let it."""
-    return compiler.ask([str(nvcc), *question])
 
 
 def version() -> str | None:
@@ -271,17 +262,8 @@ def _ptx(toolkit: Toolkit, cache: BuildCache, source: Source, arch: str) -> Name
     options = _split_flags(source.flags)
     if isinstance(options, BuildFailed):
         return options
-    recipe = [
-        _RECIPE,
-        "ptx",
-        source.text,
-        source.entries,
-        source.symbols,
-        options.nvcc,
-        source.defines,
-        source.include_dirs,
-    ]
-    key = content_key([*recipe, _file_name(source), arch, toolkit.version])
+    said = [source.text, source.entries, source.symbols, options.nvcc, source.defines, source.include_dirs]
+    key = content_key([_RECIPE, "ptx", *said, _file_name(source), arch, toolkit.version])
     known = _known_ptx(cache, key)
     if known is not None:
         return known

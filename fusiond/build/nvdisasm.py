@@ -3,7 +3,6 @@
 import functools
 import os
 import re
-import shutil
 from pathlib import Path
 
 from fusiond.build import compiler
@@ -30,10 +29,10 @@ def find() -> Path | None:
 
 @functools.lru_cache(maxsize=8)
 def _find(path: str, home: str, other_home: str, beside: str) -> Path | None:
-    folders = [f"{each}/bin" for each in (home, other_home, "/usr/local/cuda") if each] + [beside]
-    folders += [str(Path(each).parent) for each in compiler.in_wheel("nvidia", "cu[1-9]*/bin/nvdisasm")]
-    found = shutil.which("nvdisasm", path=path) or shutil.which("nvdisasm", path=os.pathsep.join(filter(None, folders)))
-    return Path(found) if found else None
+    places = compiler.installed("nvdisasm", path, (home, other_home))
+    places += [f"{beside}/nvdisasm"] if beside else []
+    places += compiler.in_wheel("nvidia", "cu[1-9]*/bin/nvdisasm")
+    return next((Path(each) for each in places if os.access(each, os.X_OK)), None)
 
 
 def missing() -> str | None:

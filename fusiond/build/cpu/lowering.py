@@ -19,7 +19,7 @@ array of unknown length.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 NOT_EMULATED = "is not emulated"  #: Ends the reason of what only C++ is refused: as PTX it can be run
@@ -86,7 +86,6 @@ class _Lowering:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = list(_tokens(text))
-        self._significant = [i for i, token in enumerate(self._tokens) if token.kind != "blank"]
         self._groups = 0  # #if groups that are open
 
     def run(self) -> str:
@@ -115,10 +114,12 @@ class _Lowering:
             return array
         if token.text == "static" and self._specifies_shared(at):
             return "", at + 1
-        if token.text == "__shared__" and (behind := self._aligned_behind(at)):
+        if token.text == "__shared__" and self._text_at(self._next(at + 1)) == "alignas":  # before all attributes
+            behind = self._behind_parentheses(self._next(at + 1))
             return "".join(each.text for each in self._tokens[at + 1 : behind]) + " __shared__", behind
-        if token.text == "__noinline__" and self._neighbour(at, -1) not in ("(", ","):
-            return "FUSIOND_NOINLINE", at + 1
+        if token.text == "__noinline__":
+            before = next((each.text for each in reversed(self._tokens[:at]) if each.kind != "blank"), "")
+            return token.text if before in ("(", ",") else "FUSIOND_NOINLINE", at + 1
         if token.text in ("asm", "__asm__", "__asm"):
             return self._assembly(at)
         if token.text == "<<<":
@@ -171,30 +172,30 @@ class _Lowering:
     def _pointer(self, begin: int, declaration: list[_Token], stop: int) -> tuple[str, int]:
         first = self._tokens[begin]
         name = next((i for i in reversed(range(len(declaration))) if declaration[i].kind != "blank"), -1)
-        brackets = [i for i in self._significant if i >= stop][:3]
-        following = [self._tokens[i].text for i in brackets]
+        opening = self._next(stop)
+        closing = self._next(opening + 1)
+        brackets = self._text_at(opening), self._text_at(closing)
         typed = any(each.kind != "blank" for each in declaration[: max(name, 0)])
-        if not typed or declaration[name].kind != "word" or following[:2] != ["[", "]"]:
+        if not typed or declaration[name].kind != "word" or brackets != ("[", "]"):
             raise self._error(first, "an extern __shared__ variable must be an array of unknown length: T name[]")
-        end = brackets[1] + 1
-        extents = ""  # of all dimensions but the first
-        while self._mark_at(end) == "[":
-            behind = self._behind(end, "[", "]")
-            extents += "".join(token.text if token.kind != "blank" else " " for token in self._tokens[end:behind])
-            end = behind
-        if self._mark_at(end) == ",":
+        end = closing + 1
+        while self._text_at(self._next(end)) == "[":
+            end = self._behind(end, "[", "]")
+        if self._text_at(self._next(end)) == ",":
             raise self._error(first, "declare one extern __shared__ array a statement")
-        kind = " ".join("".join(token.text if token.kind != "blank" else " " for token in declaration[:name]).split())
-        pointer = f"{kind} (*)" if extents else f"{kind}*"
-        declared = (
-            f"{kind} (* const {declaration[name].text})" if extents else f"{kind}* const {declaration[name].text}"
-        )
-        extents = " ".join(extents.split())
+        kind = _in_one_line(declaration[:name])
+        extents = _in_one_line(self._tokens[closing + 1 : end])  # of all dimensions but the first
+        pointer, declared = f"{kind}*", f"{kind}* const {declaration[name].text}"
+        if extents:
+            pointer, declared = f"{kind} (*)", f"{kind} (* const {declaration[name].text})"
         return f"{declared}{extents} = reinterpret_cast<{pointer}{extents}>(::fusiond_dynamic_shared)", end
 
-    def _mark_at(self, at: int) -> str:
-        """The first significant token from `at` on."""
-        return next((token.text for token in self._tokens[at:] if token.kind != "blank"), "")
+    def _next(self, at: int) -> int:
+        """The position of the first token from `at` on that is not blank."""
+        return next((i for i in range(at, len(self._tokens)) if self._tokens[i].kind != "blank"), len(self._tokens))
+
+    def _text_at(self, at: int) -> str:
+        return self._tokens[at].text if at < len(self._tokens) else ""
 
     def _assembly(self, at: int) -> tuple[str, int]:
         for text, instead in _GENERATED.items():
@@ -227,17 +228,6 @@ class _Lowering:
                     break
         return False
 
-    def _aligned_behind(self, at: int) -> int:
-        """The position behind `alignas(...)` that follows directly: g++ wants it before all attributes."""
-        following = next((i for i in range(at + 1, len(self._tokens)) if self._tokens[i].kind != "blank"), at)
-        return self._behind_parentheses(following) if self._tokens[following].text == "alignas" else 0
-
-    def _neighbour(self, at: int, step: int) -> str:
-        at += step
-        while 0 <= at < len(self._tokens) and self._tokens[at].kind == "blank":
-            at += step
-        return self._tokens[at].text if 0 <= at < len(self._tokens) else ""
-
     def _error(self, token: _Token, reason: str) -> LoweringError:
         return LoweringError(self._text.count("\n", 0, token.start) + 1, reason)
 
@@ -248,6 +238,10 @@ def _refusal(problem: LoweringError, token: _Token) -> str:
     if token.kind == "directive":
         return f"#error {reason}"
     return f'_Pragma("GCC error \\"{reason}\\"") {token.text}'
+
+
+def _in_one_line(tokens: Iterable[_Token]) -> str:
+    return " ".join("".join(" " if each.kind == "blank" else each.text for each in tokens).split())
 
 
 def _tokens(text: str) -> Iterator[_Token]:

@@ -7,11 +7,12 @@ A grouping is written as its groups, in the order of their letters: `a+c|b` is a
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fusiond.model.nouns import Config, Value
 from fusiond.model.outcomes import Record, Verdict
 from fusiond_hfuse.frontend.fusion_group import SLOTS, FusionSlot, KernelGroup
+from fusiond_hfuse.frontend.source_kernel import SourceKernel
 
 Pair = tuple[str, str]  #: Two letters, in the order in which their kernels stand in the pair's own workload
 
@@ -59,19 +60,14 @@ def pairs(group: KernelGroup) -> Iterator[Pair]:
         yield first.letter, second.letter
 
 
-def regrouped(slots: Iterable[FusionSlot], granularity: int) -> KernelGroup:
-    """Slots as a group with letters from a on, each with the prefix that its sizes have there."""
-    given = list(zip(SLOTS, slots, strict=False))
-    names = [each.kernel.name for _, each in given]
-
-    def prefix(letter: str, name: str) -> str:
-        return "" if len(names) == 1 else letter if names.count(name) > 1 else name
-
-    found = (
-        FusionSlot(letter=letter, kernel=each.kernel, sizes=each.sizes, prefix=prefix(letter, each.kernel.name))
-        for letter, each in given
-    )
-    return KernelGroup(slots=tuple(found), granularity=granularity)
+def regrouped(given: Sequence[tuple[SourceKernel, Mapping[str, int]]], granularity: int) -> KernelGroup:
+    """Kernels with their sizes as a group with letters from a on, each with the prefix that its sizes have there."""
+    names = [kernel.name for kernel, _ in given]
+    slots = []
+    for letter, (kernel, sizes) in zip(SLOTS, given, strict=False):
+        prefix = "" if len(names) == 1 else letter if names.count(kernel.name) > 1 else kernel.name
+        slots.append(FusionSlot(letter=letter, kernel=kernel, sizes=sizes, prefix=prefix))
+    return KernelGroup(slots=tuple(slots), granularity=granularity)
 
 
 def translated(config: Config, pair: Pair) -> Config:

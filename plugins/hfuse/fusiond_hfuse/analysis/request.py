@@ -57,8 +57,7 @@ def members(job: Job) -> tuple[tuple[str, ...], str]:
 
 
 def group_of(job: Job, kernels: list[SourceKernel]) -> KernelGroup:
-    plain = (FusionSlot(letter="", kernel=each, sizes=each.sizes, prefix="") for each in kernels)
-    group = pairing.regrouped(plain, _granularity(job))
+    group = pairing.regrouped([(each, each.sizes) for each in kernels], _granularity(job))
     sizes = _sizes(job, group.slots)
     slots = (dataclasses.replace(slot, sizes=frozen(sizes[slot.letter])) for slot in group.slots)
     return dataclasses.replace(group, slots=tuple(slots))
@@ -94,7 +93,8 @@ def _sizes(job: Job, slots: tuple[FusionSlot, ...]) -> dict[str, dict[str, int]]
 
 def part_of(request: FusionRequest, pair: pairing.Pair) -> FusionRequest:
     """A pair of a larger group as a job of its own: the same search, on the same device, at the same sizes."""
-    group = pairing.regrouped([request.group.slot(letter) for letter in pair], request.group.granularity)
+    slots = [request.group.slot(letter) for letter in pair]
+    group = pairing.regrouped([(each.kernel, each.sizes) for each in slots], request.group.granularity)
     names = [request.names[letter] for letter in pair]
     keys: dict[str, object] = {"pair": names, "granularity": group.granularity}
     job = dataclasses.replace(request.job, request=frozen(keys), sizes=frozen(group.sizes), lines=frozen())

@@ -62,11 +62,6 @@ def write(schedule: FusionSchedule, cap: RegisterCap) -> str:
     return "\n".join(parts)
 
 
-def lowest_barrier(text: str) -> int:
-    """The lowest id that barriers may have in a fused source: the hardware's own where blocks are one side's alone."""
-    return 0 if "::__syncthreads" in text else 1
-
-
 # --- the heading ----------------------------------------------------------------------------------------
 
 _ABOUT = {

@@ -18,12 +18,13 @@ At block level, who has a block is worked out as `fuse.py` does it. What all thr
 shuffle: ptxas knows of no other way that they do (docs/hfuse.md).
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterator
 
 from fusiond.model.ptx import printer
-from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
+from fusiond_hfuse.analysis.fusion_schedule import FusionSchedule
 from fusiond_hfuse.analysis.registers import RegisterCap
 from fusiond_hfuse.codegen import fuse
 from fusiond_hfuse.codegen.hidden_arguments import MULTIPROCESSORS, alignment, counters
@@ -66,11 +67,11 @@ def _leave(comparison: str, label: str) -> Iterator[str]:
 class _Writer:
     def __init__(self, schedule: FusionSchedule, cap: RegisterCap) -> None:
         self.schedule, self.cap = schedule, cap
-        self._writers = {side.slot.letter: SideWriter(schedule, side) for side in schedule.sides}
+        self.sides = [SideWriter(schedule, side) for side in schedule.sides]
 
     def text(self) -> str:
         schedule = self.schedule
-        writers = [self._writers[side.slot.letter] for side in schedule.by_letter]
+        writers = sorted(self.sides, key=lambda each: each.letter)
         texts = [each.ptx for each in writers]
         lines = list(fuse.heading(schedule))
         lines += [f".version {version(texts)}", f".target {self._target(texts)}", ".address_size 64", ""]
@@ -130,11 +131,11 @@ class _Writer:
         beside = schedule.kind == "horizontal"
         if beside:
             yield from self._warp()
-        for number, side in enumerate(schedule.sides):
-            letter, last = side.slot.letter, number == len(schedule.sides) - 1
-            after = f"${schedule.sides[number + 1].slot.letter}" if not last else "$done"
+        for number, writer in enumerate(self.sides):
+            side, letter, last = writer.side, writer.letter, number == len(self.sides) - 1
+            after = f"${self.sides[number + 1].letter}" if not last else "$done"
             yield f"${letter}:"
-            yield self._about(side)
+            yield self._about(writer)
             if beside and not last:
                 yield from _leave(f"ge %warp, {(side.first + side.threads) // WARP}", after)
             thread = "%thread"
@@ -142,12 +143,12 @@ class _Writer:
                 thread = f"%{letter}_thread"
                 yield f"{INDENT}sub.u32 {thread}, %thread, {side.first};"
             yield from (f"{INDENT}{each}" for each in trade(schedule, side))
-            yield from self._grid(side)
+            yield from self._grid(writer)
             if schedule.map == "stride":
-                yield from self._loop(side, thread)
+                yield from self._loop(writer, thread)
             else:
-                yield from self._once(side, thread, "$done" if beside else after)
-            if beside and not last and self._writers[letter].goes_on:
+                yield from self._once(writer, thread, "$done" if beside else after)
+            if beside and not last and writer.goes_on:
                 yield f"{INDENT}bra $done;"
 
     def _agreed(self, register: str) -> Iterator[str]:
@@ -159,19 +160,19 @@ class _Writer:
         yield f"{INDENT}shr.u32 %warp, %thread, 5;"
         yield from self._agreed("%warp")
 
-    def _about(self, side: FusedSide) -> str:
-        ptx, last = self._writers[side.slot.letter].ptx, side.first + side.threads - 1
+    def _about(self, writer: SideWriter) -> str:
+        ptx, side, last = writer.ptx, writer.side, writer.side.first + writer.side.threads - 1
         where = f"threads {side.first} to {last}" if self.schedule.level == "warp" else "blocks of its own"
         own = f"barriers {', '.join(map(str, ptx.barriers))} from {side.barrier} on" if ptx.barriers else "no barrier"
         return f"{INDENT}// --- {side.slot.letter}: {side.slot.kernel.name} ({ptx.entry.name}): {where}, {own}"
 
-    def _grid(self, side: FusedSide) -> Iterator[str]:
+    def _grid(self, writer: SideWriter) -> Iterator[str]:
         """The lengths of a side's grid that are arguments, and the number of its blocks."""
-        letter, writer = side.slot.letter, self._writers[side.slot.letter]
-        for axis in grid_axes(side.slot):
+        letter, axes = writer.letter, grid_axes(writer.side.slot)
+        for axis in axes:
             yield f"{INDENT}ld.param.u32 %{letter}_grid_{axis}, [{letter}_grid_{axis}];"
         known = math.prod(each for each in writer.grid if each is not None)
-        unknown = [f"%{letter}_grid_{axis}" for axis in grid_axes(side.slot)]
+        unknown = [f"%{letter}_grid_{axis}" for axis in axes]
         if not unknown:
             yield f"{INDENT}mov.u32 %{letter}_blocks, {known};"
             return
@@ -179,21 +180,12 @@ class _Writer:
         for each in (*unknown[1:], *([str(known)] if known != 1 else [])):
             yield f"{INDENT}mul.lo.u32 %{letter}_blocks, %{letter}_blocks, {each};"
 
-    def _is_longest(self, side: FusedSide) -> bool:
-        """Whether the launch has no block beyond this side's, as numbers in the text say."""
-        counts = []
-        for each in self.schedule.sides:
-            grid = self._writers[each.slot.letter].grid
-            if None in grid:
-                return False
-            counts.append(math.prod(length for length in grid if length is not None))
-        return counts[self.schedule.sides.index(side)] == max(counts)
-
-    def _once(self, side: FusedSide, thread: str, otherwise: str) -> Iterator[str]:
+    def _once(self, writer: SideWriter, thread: str, otherwise: str) -> Iterator[str]:
         """One block of a side, if it has one of this number: all threads of the side agree on that."""
-        letter, writer = side.slot.letter, self._writers[side.slot.letter]
-        if not self._is_longest(side):
-            yield from _leave(f"ge %block, %{letter}_blocks", otherwise)
+        lengths = [[length for length in each.grid if length is not None] for each in self.sides]
+        counts = list(map(math.prod, lengths))
+        if min(map(len, lengths)) < 3 or counts[self.sides.index(writer)] < max(counts):  # as numbers in the text say
+            yield from _leave(f"ge %block, %{writer.letter}_blocks", otherwise)
         yield from self._work(writer, thread, "%block")
 
     def _work(self, writer: SideWriter, thread: str, block: str) -> Iterator[str]:
@@ -203,10 +195,10 @@ class _Writer:
             yield f"${writer.letter}_end:"
             yield from writer.drain_lines()
 
-    def _loop(self, side: FusedSide, thread: str) -> Iterator[str]:
+    def _loop(self, writer: SideWriter, thread: str) -> Iterator[str]:
         """One side's work on every one of its blocks that fall to this one. A block may write to shared memory that a
         slower thread of the block before still reads, hence the barrier."""
-        letter, writer = side.slot.letter, self._writers[side.slot.letter]
+        letter, side = writer.letter, writer.side
         parsed = side.slot.kernel.parsed
         yield f"{INDENT}mov.u32 %{letter}_block, %block;"
         yield from _leave(f"ge %{letter}_block, %{letter}_blocks", f"${letter}_over")
@@ -223,10 +215,10 @@ class _Writer:
 
     def _by_block(self) -> Iterator[str]:
         """Which side this block belongs to, and that side's work."""
-        for side in self.schedule.sides:
-            yield from self._grid(side)
-            if side.virtual > 1:
-                letter = side.slot.letter
+        for writer in self.sides:
+            yield from self._grid(writer)
+            if (side := writer.side).virtual > 1:
+                letter = writer.letter
                 yield f"{INDENT}add.u32 %{letter}_part, %{letter}_blocks, {side.virtual - 1};"
                 yield f"{INDENT}shr.u32 %{letter}_part, %{letter}_part, {side.virtual.bit_length() - 1};"
         if self.schedule.assign == "multiprocessor":
@@ -245,13 +237,8 @@ class _Writer:
             yield from self._agreed("%block")
         else:
             yield f"{INDENT}mov.u32 %block, %ctaid.x;"
-        for number, side in enumerate(self.schedule.sides):
-            letter = side.slot.letter
-            if number == len(self.schedule.sides) - 1:
-                yield from self._if_own(side, "%block")
-                return
-            units = self._units(side)
-            following = self.schedule.sides[number + 1].slot.letter
+        for writer, following in itertools.pairwise(self.sides):
+            letter, units = writer.letter, self._units(writer)
             mine, before = "%block", units
             if self.schedule.assign == "sequential":
                 yield from _leave(f"ge %block, {units}", f"$not_{letter}")
@@ -260,9 +247,10 @@ class _Writer:
                 yield f"{INDENT}ld.param.u32 %ratio, [{letter}_ratio];"
                 yield from self._share("%block")
                 yield f"{INDENT}@%who bra $not_{letter};"
-            yield from self._if_own(side, mine)
-            yield f"$not_{letter}:  // then of {following}"
+            yield from self._if_own(writer, mine)
+            yield f"$not_{letter}:  // then of {following.letter}"
             yield f"{INDENT}sub.u32 %block, %block, {before};"
+        yield from self._if_own(self.sides[-1], "%block")
 
     def _share(self, number: str) -> Iterator[str]:
         """%before: how many of the numbers below are the side's, by its ratio; %who: this one is not."""
@@ -271,15 +259,14 @@ class _Writer:
         yield f"{INDENT}mul.hi.u32 %at, %at, %ratio;"
         yield f"{INDENT}setp.le.u32 %who, %at, %before;"
 
-    def _units(self, side: FusedSide) -> str:
+    def _units(self, writer: SideWriter) -> str:
         """The register with the number of fused blocks that a side's own come to."""
-        return f"%{side.slot.letter}_{'part' if side.virtual > 1 else 'blocks'}"
+        return f"%{writer.letter}_{'part' if writer.side.virtual > 1 else 'blocks'}"
 
     def _by_multiprocessor(self) -> Iterator[str]:
         """A ticket of the multiprocessor says which side it would have next; the side's own counter, which of its
         blocks. Where that side has none left, the next one that has (POD-Attention, section 4)."""
-        sides = self.schedule.sides
-        count = len(sides)
+        count = len(self.sides)
         yield f"{INDENT}.shared .align 8 .u32 fused_whose[2];"
         yield from _leave("ne %thread, 0", "$shared")
         yield f"{INDENT}ld.param.u64 %tickets, [fused_tickets];"
@@ -288,8 +275,8 @@ class _Writer:
         yield f"{INDENT}and.b32 %at, %at, {MULTIPROCESSORS - 1};"
         yield f"{INDENT}mad.wide.u32 %place, %at, 4, %tickets;"
         yield f"{INDENT}atom.global.add.u32 %ticket, [%place+{4 * count}], 1;"
-        for number, side in enumerate(sides[:-1]):
-            yield f"{INDENT}ld.param.u32 %ratio, [{side.slot.letter}_ratio];"
+        for number, writer in enumerate(self.sides[:-1]):
+            yield f"{INDENT}ld.param.u32 %ratio, [{writer.letter}_ratio];"
             yield from self._share("%ticket")
             yield f"{INDENT}mov.u32 %side, {number};"
             yield f"{INDENT}@!%who bra $whose;"
@@ -298,9 +285,9 @@ class _Writer:
         yield "$whose:"
         yield f"{INDENT}mad.wide.u32 %place, %side, 4, %tickets;"
         yield f"{INDENT}atom.global.add.u32 %block, [%place], 1;"
-        for number, side in enumerate(sides):
+        for number, writer in enumerate(self.sides):
             yield f"{INDENT}setp.eq.u32 %who, %side, {number};"
-            yield f"{INDENT}@%who mov.u32 %count, {self._units(side)};"
+            yield f"{INDENT}@%who mov.u32 %count, {self._units(writer)};"
         yield from _leave("lt %block, %count", "$which")
         yield f"{INDENT}add.u32 %side, %side, 1;"
         yield f"{INDENT}setp.eq.u32 %who, %side, {count};"
@@ -315,18 +302,17 @@ class _Writer:
         yield f"{INDENT}ld.shared.u32 %block, [fused_whose+4];"
         yield from self._agreed("%side")
         yield from self._agreed("%block")
-        for number, side in enumerate(sides):
-            letter = side.slot.letter
+        for number, writer in enumerate(self.sides):
             if number < count - 1:
-                yield from _leave(f"ne %side, {number}", f"$not_{letter}")
-            yield from self._if_own(side, "%block")
+                yield from _leave(f"ne %side, {number}", f"$not_{writer.letter}")
+            yield from self._if_own(writer, "%block")
             if number < count - 1:
-                yield f"$not_{letter}:"
+                yield f"$not_{writer.letter}:"
 
-    def _if_own(self, side: FusedSide, block: str) -> Iterator[str]:
+    def _if_own(self, writer: SideWriter, block: str) -> Iterator[str]:
         """A side's work in a block that is its own, by as many threads as it has there; the others leave at once."""
-        letter, writer = side.slot.letter, self._writers[side.slot.letter]
-        yield self._about(side)
+        letter, side = writer.letter, writer.side
+        yield self._about(writer)
         lanes = side.threads * side.virtual
         if lanes < self.schedule.threads:
             whole = lanes % WARP == 0

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from fusiond.model.language.dtypes import DTYPES
-from fusiond.model.program import Dim3
 from fusiond_hfuse.analysis.fusion_schedule import FusedSide, FusionSchedule
 from fusiond_hfuse.codegen.hidden_arguments import offset_letters, ratio_letters, slice_letters
 from fusiond_hfuse.frontend import shadows
@@ -76,16 +75,19 @@ def _side(side: FusedSide) -> Iterator[str]:
     parameters = [f"const unsigned int {each}" for each in ("fusiond_thread", "fusiond_block", *number, *grid)]
     parameters.append(f"void* const {SHARED}")
     parameters += [declaration(argument, parameter, letter) for argument, parameter in signature(side.slot)]
+    x, y, z = side.shape
+    columns, rows = (*grid, "")[:2]
     passed = [
-        _index("fusiond_thread", side.shape),
-        _block_index("fusiond_block", grid),
+        _index("fusiond_thread", 1 if y == z == 1 else 2 if z == 1 else 3, str(x), str(y), str(x * y)),
+        _index("fusiond_block", len(grid), columns, rows, f"{columns} / {rows}"),
         f"dim3({', '.join(map(str, side.shape))})",
         f"dim3({', '.join(grid)})",
         f"fusiond_barrier{{{''.join(number)}}}",
         SHARED,
-        *(_passed(parameter, f"{letter}_{argument.name}") for argument, parameter in signature(side.slot)),
     ]
     for argument, parameter in signature(side.slot):
+        name = f"{letter}_{argument.name}"
+        passed.append(f"static_cast<{_spelled(parameter)}>({name})" if parameter.enumeration else name)
         if parameter.bytes or parameter.records:
             yield f"using fusiond_type_{argument.name} = {_spelled(parameter)};"
     yield "__device__ __forceinline__ void fusiond_side("
@@ -96,20 +98,9 @@ def _side(side: FusedSide) -> Iterator[str]:
     yield "}"
 
 
-def _index(thread: str, shape: Dim3) -> str:
-    """threadIdx from the thread's number within its side: x varies fastest."""
-    x, y, z = shape
-    return _parts(thread, 1 if y == z == 1 else 2 if z == 1 else 3, str(x), str(y), str(x * y))
-
-
-def _block_index(block: str, grid: list[str]) -> str:
-    """blockIdx from the block's number, over as many axes as the grid has."""
-    x, y = (*grid, "")[:2]
-    return _parts(block, len(grid), x, y, f"{x} / {y}")
-
-
-def _parts(number: str, axes: int, x: str, y: str, layer: str) -> str:
-    """A number over one to three axes; behind a division by `layer` is what the third has."""
+def _index(number: str, axes: int, x: str, y: str, layer: str) -> str:
+    """threadIdx or blockIdx from a number over one to three axes, x the fastest; behind a division by `layer` is what
+    the third has."""
     if axes == 1:
         return f"make_uint3({number}, 0, 0)"
     return f"make_uint3({number} % {x}, {number} / {x}" + (", 0)" if axes == 2 else f" % {y}, {number} / {layer})")
@@ -167,10 +158,6 @@ def declaration(argument: KernelArgument, parameter: KernelParameter, letter: st
         return f"const {kind} {name}"
     const = ("const " if parameter.constant else "") + ("volatile " if parameter.volatile else "")
     return f"{const}{kind}* {'__restrict__' if parameter.restrict else 'const'} {name}"
-
-
-def _passed(parameter: KernelParameter, name: str) -> str:
-    return f"static_cast<{_spelled(parameter)}>({name})" if parameter.enumeration else name
 
 
 def blocks_of(side: FusedSide) -> str:

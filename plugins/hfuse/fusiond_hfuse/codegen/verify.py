@@ -17,16 +17,8 @@ from fusiond_hfuse.frontend.source_kernel import WARP
 def problems(schedule: FusionSchedule, program: Program) -> tuple[str, ...]:
     """Every broken invariant, one line each.
 
-    - whole warps: a side's threads are a multiple of 32, so that no warp serves two kernels and barrier counts are
-      legal;
-    - partition: the sides' threads lie end to end and fill the block (vertical: all are the whole block; block level:
-      the block is as large as the largest);
-    - barriers: sides that share a block have an id each, from 1 to 15; 0 stays with the hardware's whole-block barrier;
-    - coverage: the grid has as many blocks as the kernel that has most of them; at block level as many as all together;
-      strided, as many as the kernel is told;
-    - arena: the parts begin behind each other, aligned, and all fit;
-    - tickets: the counter is zeroed, counted and on the same stream, before the launch that is handed it;
-    - arguments: as many as the fused kernel has parameters."""
+    A side's threads are whole warps, so that no warp serves two kernels and barrier counts are legal; 0 stays with the
+    hardware's whole-block barrier; counters are zeroed on the launch's own stream, in the measured span."""
     launch = program.steps[-1]
     assert isinstance(launch, Launch)
     shapes = shapes_of(schedule)

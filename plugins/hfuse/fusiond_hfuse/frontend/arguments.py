@@ -155,15 +155,22 @@ def _value(node: Node, dtype: str) -> Expression | float:
     return node.value
 
 
+def matched(
+    arguments: tuple[KernelArgument, ...], parameters: tuple[KernelParameter, ...], node: Node
+) -> list[tuple[KernelArgument, KernelParameter]]:
+    """Each argument with its parameter. RequestError where there are more of one or of the other."""
+    if len(arguments) != len(parameters):
+        names = ", ".join(parameter.spelling for parameter in parameters) or "none"
+        raise node.fail(f"{len(arguments)} arguments for {len(parameters)} parameters ({names})")
+    return list(zip(arguments, parameters, strict=True))
+
+
 def checked(
     arguments: tuple[KernelArgument, ...], parameters: tuple[KernelParameter, ...], node: Node
 ) -> tuple[KernelArgument, ...]:
     """The YAML's arguments against the kernel's parameters: number, order, kind and type. Structs get their places."""
-    if len(arguments) != len(parameters):
-        names = ", ".join(parameter.spelling for parameter in parameters) or "none"
-        raise node.fail(f"{len(arguments)} arguments for {len(parameters)} parameters ({names})")
     found = []
-    for argument, parameter in zip(arguments, parameters, strict=True):
+    for argument, parameter in matched(arguments, parameters, node):
         if parameter.bytes or argument.members or argument.hex:
             found.append(_record(argument, parameter))
             continue

@@ -180,7 +180,12 @@ def _definition(
         raise RequestError(f"{entry} {how}", where=where)
     is_template = bodies[0].kind is CursorKind.FUNCTION_TEMPLATE
     if is_template and not template:
-        raise RequestError(launches.asked(entry, _template_parameters(bodies[0])), where=where)
+        types = CursorKind.TEMPLATE_NON_TYPE_PARAMETER
+        named = [
+            f"{each.type.spelling if each.kind is types else 'class'} {each.spelling}"
+            for each in _template_parameters(bodies[0])
+        ]
+        raise RequestError(launches.asked(entry, named), where=where)
     if template and not is_template:
         raise RequestError(f"{entry} is not a template, so it has no instance", where=where)
     return bodies[0], found
@@ -188,23 +193,17 @@ def _definition(
 
 def _template_head(body: cindex.Cursor, code: str) -> str:
     """`template <...>` in front of a kernel; empty where there is none."""
-    parameters = [each for each in cursors.children(body) if each.kind in _TEMPLATE_PARAMETERS]
-    if not parameters:
-        return ""
-    start, last = body.extent.start.offset, parameters[-1].extent.end.offset
-    return code[start : code.find(">", last) + 1]
+    parameters = _template_parameters(body)
+    return code[body.extent.start.offset : code.find(">", parameters[-1].extent.end.offset) + 1] if parameters else ""
 
 
-_TEMPLATE_PARAMETERS = (CursorKind.TEMPLATE_TYPE_PARAMETER, CursorKind.TEMPLATE_NON_TYPE_PARAMETER,
-                        CursorKind.TEMPLATE_TEMPLATE_PARAMETER)  # fmt: skip
-
-
-def _template_parameters(template: cindex.Cursor) -> list[str]:
-    return [
-        f"{each.type.spelling if each.kind is CursorKind.TEMPLATE_NON_TYPE_PARAMETER else 'class'} {each.spelling}"
-        for each in cursors.children(template)
-        if each.kind in _TEMPLATE_PARAMETERS
-    ]
+def _template_parameters(template: cindex.Cursor) -> list[cindex.Cursor]:
+    kinds = (
+        CursorKind.TEMPLATE_TYPE_PARAMETER,
+        CursorKind.TEMPLATE_NON_TYPE_PARAMETER,
+        CursorKind.TEMPLATE_TEMPLATE_PARAMETER,
+    )
+    return [each for each in cursors.children(template) if each.kind in kinds]
 
 
 # --- the edited text ------------------------------------------------------------------------------------

@@ -11,13 +11,12 @@ import math
 from collections.abc import Iterable, Iterator
 
 from fusiond.model.errors import RequestError, UnknownName
-from fusiond.model.inputs.documents import Node
 from fusiond.model.language.dtypes import DTYPES
 from fusiond.model.language.expressions import Expression
 from fusiond.model.nouns import Rejection
 from fusiond.model.ptx import parser, rewrite
 from fusiond.model.ptx.tree import SIZES, Function, Instruction, Module, Variable, instructions
-from fusiond_hfuse.frontend import ptx_divergence
+from fusiond_hfuse.frontend import arguments, ptx_divergence
 from fusiond_hfuse.frontend.source_kernel import (
     BlockShapes,
     KernelArgument,
@@ -73,9 +72,10 @@ def of_ptx(kernel: SourceKernel, text: str, entry: str) -> SourceKernel:
         said = f"{ptx.entry.name} has a shared array without a length, so the key 'shared' must give its bytes"
         raise RequestError(said, where=kernel.path)
     parsed = dataclasses.replace(parsed, rejections=(*parsed.rejections, *_unset(kernel, ptx)))
+    matched = arguments.matched(kernel.arguments, parsed.parameters, kernel.keys["arguments"])
     return dataclasses.replace(
         kernel, ptx=ptx, instance=ptx.entry.name, parsed=parsed,
-        arguments=checked(kernel.arguments, parsed.parameters, kernel.keys["arguments"]),
+        arguments=tuple(_checked(*each) for each in matched),
         block=BlockShapes(shapes=(shape,)) if required is not None else kernel.block,
         moved=moved(ptx, parsed),
     )  # fmt: skip
@@ -332,17 +332,8 @@ def _parameter(declared: Variable) -> KernelParameter:
     )
 
 
-def checked(
-    arguments: tuple[KernelArgument, ...], parameters: tuple[KernelParameter, ...], node: Node
-) -> tuple[KernelArgument, ...]:
-    """The YAML's arguments against the `.param` list: number, order and bytes."""
-    if len(arguments) != len(parameters):
-        listed = ", ".join(each.spelling for each in parameters) or "none"
-        raise node.fail(f"{len(arguments)} arguments for {len(parameters)} parameters ({listed})")
-    return tuple(_checked(each, parameter) for each, parameter in zip(arguments, parameters, strict=True))
-
-
 def _checked(argument: KernelArgument, parameter: KernelParameter) -> KernelArgument:
+    """An argument of the YAML's against its `.param`, by bytes."""
     name, where, bytes_ = argument.name, argument.where, parameter.bytes
     if argument.hex or argument.members:
         if argument.bytes == bytes_:

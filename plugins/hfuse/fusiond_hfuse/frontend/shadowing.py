@@ -48,7 +48,11 @@ class Shadowing:
             calls.setdefault(each.spelling, set()).update(name for _, name in self._mentions(each))
         own = {each.spelling for each in self.functions if self._sees(each)}
         self.seeing = shadows.closure(calls, own) - {body.spelling}
-        waits = {each.spelling for each in (*self.functions, body) if _waits(each)}
+        waits = {
+            function.spelling
+            for function in (*self.functions, body)
+            if any(each.kind is CursorKind.CALL_EXPR and each.spelling == _BARRIER for each in cursors.below(function))
+        }
         self.meeting = shadows.closure(calls, waits) | {_BARRIER}
 
     def meets(self) -> bool:
@@ -179,11 +183,6 @@ def _names_outer_array(cursor: cindex.Cursor, function: cindex.Cursor) -> bool:
     at = cursor.referenced.location.offset
     inside = function.extent.start.offset <= at < function.extent.end.offset
     return not inside and bool(cursor.referenced.type.kind is cindex.TypeKind.INCOMPLETEARRAY)
-
-
-def _waits(function: cindex.Cursor) -> bool:
-    """Whether a function calls `__syncthreads`."""
-    return any(each.kind is CursorKind.CALL_EXPR and each.spelling == _BARRIER for each in cursors.below(function))
 
 
 def forbid(text: EditedText) -> None:

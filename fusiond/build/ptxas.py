@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fusiond.build import compiler, ptx_entries
 from fusiond.build.cache import BuildCache
@@ -75,15 +76,9 @@ def cubin(
     return _cubin_of(binary, entry, front)
 
 
-def _cubin_of(binary: Path, entry: Mapping[str, object], front: NamedPtx) -> Cubin:
-    facts = entry["facts"]
-    assert isinstance(facts, dict)
-    return Cubin(
-        path=binary,
-        facts={name: CompileFacts(**each) for name, each in facts.items()},
-        names=front.names,
-        log="\n".join(each for each in (front.log, str(entry["log"])) if each),
-    )
+def _cubin_of(binary: Path, entry: Mapping[str, Any], front: NamedPtx) -> Cubin:
+    facts = {name: CompileFacts(**each) for name, each in entry["facts"].items()}
+    return Cubin(path=binary, facts=facts, names=front.names, log="\n".join(filter(None, (front.log, entry["log"]))))
 
 
 ERROR = re.compile(r"^ptxas(?:-\w+)? (?:\S+, line (\d+); )?(?:error|fatal)\s*:\s*(.*)$")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fusiond.build import compiler
-from fusiond.build.cache import BuildCache, default_folder, of_folder
+from fusiond.build.cache import default_folder, of_folder
 from fusiond.build.working import working_folder
 from fusiond.model.keys import content_key, plain
 from fusiond.model.outcomes import BuildFailed
@@ -59,8 +59,9 @@ def compiled(source: TritonSource) -> str | BuildFailed:
     source = dataclasses.replace(source, arch=source.arch or DEFAULT_ARCH)
     cache = of_folder(default_folder())
     keys = [_key(source, each) for each in source.configs]
-    known = [_kept(cache, key) for key in keys]
-    missing = [config for config, found in zip(source.configs, known, strict=True) if found is None]
+    found = [cache.get(key, _SUFFIX) for key in keys]
+    known: list[Any] = [None if each is None else json.loads(each.read_text()) for each in found]
+    missing = [config for config, each in zip(source.configs, known, strict=True) if each is None]
     if missing:
         made = _run(dataclasses.replace(source, configs=tuple(missing)))
         if isinstance(made, BuildFailed):
@@ -75,11 +76,6 @@ def compiled(source: TritonSource) -> str | BuildFailed:
 
 def _key(source: TritonSource, config: TritonConfig) -> str:
     return content_key([_RECIPE, "triton", version(), plain(dataclasses.replace(source, configs=(config,)))])
-
-
-def _kept(cache: BuildCache, key: str) -> Any:
-    path = cache.get(key, _SUFFIX)
-    return None if path is None else json.loads(path.read_text())
 
 
 def _run(source: TritonSource) -> list[Any] | BuildFailed:

@@ -113,8 +113,7 @@ _ROW = 24  #: Bytes of a cubin in a line
 
 def _of_ptx(program: Program, source: Source, cubin: bytes) -> str:
     cap = source.register_cap
-    capped = source.text if cap is None else rewrite.with_register_cap(source.text, cap)
-    ptx = source.text if cap is None else printer.printed(parser.parse(capped))
+    ptx = source.text if cap is None else printer.printed(parser.parse(rewrite.with_register_cap(source.text, cap)))
     text = Statements()
     text.line(
         f"// Holds the kernels of {file_name(source)}, and hands them out. Compile this file. Written by fusiond."

@@ -87,7 +87,6 @@ def _default() -> Launcher:
 class _Plan:
     """plan.json, with its numbers at some sizes."""
 
-    name: str
     buffers: dict[str, dict[str, Any]]
     steps: list[dict[str, Any]]
     homes: dict[str, list[dict[str, Any]]]  #: Allocation (an arena, or a buffer of its own) -> its buffers
@@ -121,7 +120,7 @@ def _plan_at(document: Mapping[str, Any], sizes: Mapping[str, int]) -> _Plan:
     for buffer in copy["buffers"]:
         if buffer["symbol"] is None:
             homes.setdefault(buffer["arena"] or buffer["name"], []).append(buffer)
-    plan = _Plan(document["name"], {each["name"]: each for each in copy["buffers"]}, copy["steps"], homes)
+    plan = _Plan({each["name"]: each for each in copy["buffers"]}, copy["steps"], homes)
     for problem in _problems(plan):
         raise LaunchError(f"{problem} at {', '.join(f'{name}={value}' for name, value in sizes.items())}")
     return plan
@@ -515,16 +514,10 @@ def _capped(ptx: str, cap: int | None) -> str:
     return _ENTRY_HEAD.sub(one, ptx)
 
 
-def _run(command: Sequence[str], work: str, name: str) -> None:
-    done = subprocess.run(command, cwd=work, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line] or ["no message"]
-        raise LaunchError(f"{name} does not build: {lines[0]}")
-
-
 def _host_library(source: Mapping[str, Any], folder: Path, cache: Path) -> ctypes.CDLL:
     """A host source: the library beside the plan where it loads, else one that is built here."""
-    for path in (folder / f"{source['name']}.so", cache / f"{source['name']}.so"):
+    built = cache / f"{source['name']}.so"
+    for path in (folder / built.name, built):
         if path.is_file():
             try:
                 return ctypes.CDLL(str(path))
@@ -534,15 +527,17 @@ def _host_library(source: Mapping[str, Any], folder: Path, cache: Path) -> ctype
     if compiler is None:
         raise LaunchError(f"no C++ compiler for {source['name']}.cpp; install g++, or name one in CXX")
     cache.mkdir(parents=True, exist_ok=True)
-    path = cache / f"{source['name']}.so"
     defines = [f"-D{name}={value}" for name, value in source["defines"]]
     includes = [f"-I{each}" for each in source["include_dirs"]]
     with tempfile.TemporaryDirectory(prefix="fusiond-export-") as work:
         (Path(work) / "source.cpp").write_text(source["text"], encoding="utf-8")
-        _run([compiler, *_HOST_FLAGS, *source["flags"], *defines, *includes, "source.cpp", "-o", "out.so"], work,
-             source["name"])  # fmt: skip
-        shutil.copyfile(Path(work) / "out.so", path)
-    return ctypes.CDLL(str(path))
+        command = [compiler, *_HOST_FLAGS, *source["flags"], *defines, *includes, "source.cpp", "-o", "out.so"]
+        done = subprocess.run(command, cwd=work, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode:
+            lines = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line] or ["no message"]
+            raise LaunchError(f"{source['name']} does not build: {lines[0]}")
+        shutil.copyfile(Path(work) / "out.so", built)
+    return ctypes.CDLL(str(built))
 
 
 # --- memory ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from fusiond.cuda.capture.code import code_of
 from fusiond.cuda.capture.documents import Undescribed
 from fusiond.cuda.capture.picked_kernels import by_kernel
 from fusiond.cuda.capture.regions import Regions
-from fusiond.cuda.capture.report import short_name
+from fusiond.cuda.recording.origins import short_name
 from fusiond.model.errors import RequestError
 from fusiond.model.inputs.documents import drafted
 

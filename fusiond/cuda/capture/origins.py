@@ -1,8 +1,8 @@
 """Finds the PTX of kernels that were loaded as cubins, by looking up the cubin in compilers' caches.
 
 Triton and Inductor leave both beside each other in their caches; of what NVRTC and the linkers make of PTX while the
-program runs, the watcher keeps it; XLA writes its PTX where it is told to (`watching.environment`). It is copied beside
-the module, so that a capture says the same on every machine.
+program runs, the watcher keeps it; XLA writes its PTX where it is told to (`driver_watcher.environment`). It is copied
+beside the module, so that a capture says the same on every machine.
 """
 
 import getpass

@@ -28,10 +28,10 @@ from fusiond.cuda.capture.trace import (
     CapturedWait,
     Direction,
 )
+from fusiond.cuda.recording.origins import short_name
 from fusiond.devices.counting import child_process
 from fusiond.devices.counting.model import H100, Gpu
 from fusiond.model.errors import FusiondError
-from fusiond.model.gpu.demangling import demangled
 from fusiond.model.gpu.occupancy import Occupancy
 from fusiond.model.nouns import CompileFacts
 from fusiond.model.outcomes import BuildFailed
@@ -142,18 +142,6 @@ def _group_json(each: LaunchSet) -> dict[str, Any]:
         "hidden_us": round(each.hidden_us, 3),
         "reasons": list(each.reasons),
     }
-
-
-def short_name(mangled: str) -> str:
-    """A function with its template arguments, as people call it: `ops::pool<float, 5>`."""
-    text = demangled(mangled)
-    depth = 0
-    for at, letter in enumerate(text):
-        depth += (letter == "<") - (letter == ">")
-        if letter == "(" and not depth and not text.startswith("(anonymous", at):
-            text = text[:at]
-            break
-    return text.removeprefix("void ")
 
 
 def report(trace: CapturedTrace, gpu: Gpu = H100, *, count: bool = False) -> CaptureReport:

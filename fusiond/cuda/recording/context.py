@@ -53,15 +53,10 @@ class Recorder:
     def flush(self) -> None:
         """Launch what is recorded by now."""
         recorded, self._launches = self._launches, []
-        for number in self._started(recorded):
+        alone = len(recorded) < 2 or groups.apart(recorded)
+        group = None if alone else groups.of(recorded, self._options)
+        for number in range(len(recorded)) if group is None else group.start(recorded):
             recorded[number].run()
-
-    def _started(self, recorded: list[RecordedLaunch]) -> list[int]:
-        """The numbers of those that are to be launched as they are."""
-        if len(recorded) < 2 or groups.apart(recorded):
-            return list(range(len(recorded)))
-        group = groups.of(recorded, self._options)
-        return list(range(len(recorded))) if group is None else group.start(recorded)
 
 
 def launch(

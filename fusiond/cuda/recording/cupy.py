@@ -9,8 +9,7 @@ from typing import Any
 from fusiond.cuda.recording import arguments, launches, machines
 from fusiond.cuda.recording.arguments import NULL, Unseen
 from fusiond.cuda.recording.launches import Grid, RecordedLaunch, lengths
-from fusiond.cuda.recording.origins import Origin
-from fusiond.model.gpu.demangling import demangled
+from fusiond.cuda.recording.origins import Origin, short_name
 
 
 def is_raw(kernel: object) -> bool:
@@ -22,7 +21,7 @@ def problem(kernel: Any) -> str:
     """Why a RawKernel carries no source that can be fused, in one line; empty where it does."""
     if kernel.code is None:
         return f"its code is a binary ({kernel.file_path}), and no CUDA source"
-    if kernel.name.startswith("_Z") and _written(kernel.name).startswith("_Z"):
+    if _written(kernel.name).startswith("_Z"):
         return "its name is mangled, and libstdc++.so.6 is not there to read it"
     return ""
 
@@ -36,14 +35,7 @@ def _written(name: str) -> str:
     """A kernel's name as in the source. Those of a RawModule with `name_expressions` have mangled ones:
 
     _Z4poolIfLi5EEvPT_  -->  void pool<float, 5>(float*)  -->  pool<float, 5>"""
-    if not name.startswith("_Z"):
-        return name
-    readable, depth = demangled(name), 0
-    for at in range(len(readable) - 1, -1, -1):
-        depth += {")": 1, "(": -1}.get(readable[at], 0)
-        if readable[at] == "(" and depth == 0:
-            return readable[:at].removeprefix("void ")
-    return name
+    return short_name(name) if name.startswith("_Z") else name
 
 
 class Recording:

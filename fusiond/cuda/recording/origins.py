@@ -24,6 +24,18 @@ nvcc takes by itself."""
 _WITH_VALUE = {"-D": "D", "--define-macro": "D", "-I": "I", "--include-path": "I"}
 
 
+def short_name(mangled: str) -> str:
+    """A function with its template arguments, as people call it: `ops::pool<float, 5>`."""
+    text = demangled(mangled)
+    depth = 0
+    for at, letter in enumerate(text):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and not depth and not text.startswith("(anonymous", at):
+            text = text[:at]
+            break
+    return text.removeprefix("void ")
+
+
 @dataclass(frozen=True)
 class Origin:
     """A kernel by its source. `name` has namespaces and template arguments, options are those of NVRTC."""

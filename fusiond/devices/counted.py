@@ -12,7 +12,7 @@ from pathlib import Path
 
 import fusiond
 from fusiond.build import gxx, nvcc, triton
-from fusiond.devices.base import Binary, Clockless, DataPlane, Executor, LaunchRefused
+from fusiond.devices.base import Binary, Executor, LaunchRefused
 from fusiond.devices.counting.kernels import CountError
 from fusiond.devices.counting.model import GPUS, Gpu
 from fusiond.devices.cpu.executor import CpuExecutor, CpuProgram
@@ -79,19 +79,15 @@ class CountedProvider:
         return CountedExecutor(GPUS[gpu])
 
 
-class CountedExecutor(Clockless):
+class CountedExecutor(CpuExecutor):
     """`fusiond.devices.base.Executor` for a GPU that is not here."""
 
     def __init__(self, gpu: Gpu) -> None:
+        super().__init__()
         self._gpu = gpu
-        self._cpu = CpuExecutor()
-        self.data: DataPlane = self._cpu.data
 
     def load(self, program: Program, binaries: Mapping[str, Path]) -> CountedProgram:
-        return CountedProgram(self._cpu.runtime, program, binaries, self._gpu)
-
-    def close(self) -> None:
-        self._cpu.close()
+        return CountedProgram(self.runtime, program, binaries, self._gpu)
 
 
 class CountedProgram(CpuProgram):
@@ -101,7 +97,7 @@ class CountedProgram(CpuProgram):
         super().__init__(runtime, program, binaries)
         self.clock = "counted"
         self._gpu = gpu
-        self._hosts_built = {each.name: binaries[each.name] for each in program.sources if each.kind is SourceKind.HOST}
+        self._binaries = binaries
         self._bound_us: float | None = None
 
     def sample_us(self, repeats: int, *, cold: bool = False) -> float:
@@ -114,7 +110,7 @@ class CountedProgram(CpuProgram):
         from fusiond.devices.counting.cached import counted  # a fiftieth of a second, for the child alone
 
         try:
-            found = counted(self.program, self._gpu, host=self._hosts_built)
+            found = counted(self.program, self._gpu, host=self._binaries)
         except CountError as problem:
             raise LaunchRefused(f"it cannot be counted: {problem}") from None
         failed = [row["failed"] for row in found if row["failed"]]

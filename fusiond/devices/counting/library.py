@@ -178,9 +178,7 @@ def load(*, cache: BuildCache | None = None, runtime: Path = RUNTIME) -> Countin
     return _loaded(built(cache=cache, runtime=runtime))
 
 
-@functools.cache
-def _loaded(path: Path) -> CountingLibrary:
-    return CountingLibrary(path)
+_loaded = functools.cache(CountingLibrary)
 
 
 def built(*, cache: BuildCache | None = None, runtime: Path = RUNTIME) -> Path:

@@ -116,10 +116,8 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(argv)
     try:
         program, binaries = read_bundle(given.bundle)
-        host = {each.name for each in program.sources if each.kind is SourceKind.HOST}
-        built = {name: path for name, path in binaries.items() if name in host}
         with np.load(given.outputs) as outputs:
-            found = judge(program, dict(outputs), seed=given.seed, host=built, fmad=not given.no_fmad)
+            found = judge(program, dict(outputs), seed=given.seed, host=binaries, fmad=not given.no_fmad)
     except FusiondError as problem:
         sys.stderr.write(f"{problem}\n")
         return problem.exit_status

@@ -13,7 +13,7 @@ from fusiond.devices.counting.kernels import CountError
 from fusiond.devices.counting.model import GPUS, H100, gpu_named
 from fusiond.devices.counting.run import BUDGET
 from fusiond.model.errors import FusiondError, MachineFault, RequestError
-from fusiond.model.program import SourceKind, problems
+from fusiond.model.program import problems
 from fusiond.model.system import faults
 
 _COLUMNS = ("global_read_bytes", "global_write_bytes", "read_sectors", "write_sectors", "minimal_bytes", "dram_bytes")
@@ -34,11 +34,9 @@ def main(argv: Sequence[str]) -> int:
         wrong = problems(plan)
         if wrong:
             raise RequestError(f"plan.json is not a Program that can run: {wrong[0]}", where=str(given.bundle))
-        hosts = {each.name for each in plan.sources if each.kind is SourceKind.HOST}
-        built = {name: path for name, path in binaries.items() if name in hosts}
         label = plan.name if given.label is None else given.label
         gpu = gpu_named(given.gpu)
-        rows = counted(plan, gpu, label=label, seed=given.seed, host=built, budget=None if given.whole else BUDGET)
+        rows = counted(plan, gpu, label=label, seed=given.seed, host=binaries, budget=None if given.whole else BUDGET)
     except CountError as problem:
         sys.stderr.write(f"{problem}\n")
         return 1

@@ -102,7 +102,7 @@ class Kernels:
         compared by tolerance."""
         self._load()
         arguments = compare_arguments(elements, dtype, how)
-        self._launch("fusiond_compare", elements, np.uint64(reference), np.uint64(actual), *arguments, self._place())
+        self._launch("fusiond_compare", elements, np.uint64(reference), np.uint64(actual), *arguments)
         return self._findings()
 
     def broken_guards(self, zones: Sequence[int]) -> int:
@@ -117,7 +117,7 @@ class Kernels:
             self._zones = table, place
         numbers = np.uint64(len(zones)), np.uint64(GUARD_BYTES), np.int32(GUARD_BYTE)
         place = np.uint64(int(self._zones[1]))
-        self._launch("fusiond_guards", len(zones) * GUARD_BYTES, place, *numbers, self._place())
+        self._launch("fusiond_guards", len(zones) * GUARD_BYTES, place, *numbers)
         return self._findings()[0]
 
     def close(self) -> None:
@@ -128,7 +128,9 @@ class Kernels:
 
     def _launch(self, name: str, threads: int, *arguments: np.generic) -> None:
         blocks = max(1, min(self._most_blocks, -(-threads // _THREADS)))
-        if name != "fusiond_draw" or arguments[-1]:
+        if name != "fusiond_draw":
+            arguments = *arguments, np.uint64(int(self._found))
+        if arguments[-1]:  # the place of what it finds
             self._cuda.memset_d8(int(self._found), 0, _FOUND_BYTES)
         self._functions[name](*arguments, grid=(blocks, 1), block=(_THREADS, 1, 1))
 
@@ -137,9 +139,6 @@ class Kernels:
         self._cuda.memcpy_dtoh(data, int(self._found))
         count, first, worst = struct.unpack("<QQd", data.tobytes())
         return count, 2**64 - 1 - first if first else -1, worst
-
-    def _place(self) -> np.generic:
-        return np.uint64(int(self._found))
 
     def _quantiles(self) -> int:
         """The address of the table on the device."""

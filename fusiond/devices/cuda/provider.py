@@ -105,7 +105,5 @@ class CudaProvider:
         return CudaExecutor.open(index_of(name))
 
 
-@functools.cache
-def _driver() -> Driver:
-    """One driver for the process; a failure is not remembered, it may be mended."""
-    return Driver()
+_driver = functools.cache(Driver)
+"""One driver for the process; a failure is not remembered, it may be mended."""

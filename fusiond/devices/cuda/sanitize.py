@@ -20,6 +20,7 @@ from typing import Any
 
 from fusiond.devices.base import MORE
 from fusiond.model.system import children, faults
+from fusiond.model.system.tail import last_line
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
 ENVIRONMENT = "FUSIOND_COMPUTE_SANITIZER"
@@ -66,16 +67,12 @@ def _run(executable: str, tool: str, bundle: Path, device: str, timeout_secs: fl
     if "Device not supported" in text or "Unable to find injection library" in text:
         raise NotHere(f"{executable} cannot look at this device")
     lines = list(dict.fromkeys(_ERROR.findall(text)))
+    last = last_line(text)[:300] or "no message"
     if done.returncode == 0:
         return []
     if done.returncode == _FOUND or lines:
-        return lines or [_last(text)]
-    return [f"the run failed with status {done.returncode}: {_last(text)}"]
-
-
-def _last(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1][:300] if lines else "no message"
+        return lines or [last]
+    return [f"the run failed with status {done.returncode}: {last}"]
 
 
 def main(argv: Sequence[str]) -> int:

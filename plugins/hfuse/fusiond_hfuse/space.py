@@ -288,13 +288,13 @@ def seeds(
 ) -> tuple[tuple[str, Config], ...]:
     """What the paper would choose without profiling, and the plain ways; only points of the space, each once.
     `natives`: letter -> registers of the kernel by itself, as far as a compiler says."""
-    return _valid(_wanted(group, limits, natives), space, group, caps=limits.registers_per_sm > 0)
+    return _valid(_wanted(group, limits, natives), space, group)
 
 
-def _valid(wanted: Sequence[_Seed], space: Space, group: KernelGroup, *, caps: bool) -> tuple[tuple[str, Config], ...]:
+def _valid(wanted: Sequence[_Seed], space: Space, group: KernelGroup) -> tuple[tuple[str, Config], ...]:
     found: dict[Config, str] = {}
     for name, values in wanted:
-        config = Config.of({"cap": "none", **values} if caps and "kind" in values else values)
+        config = Config.of(values)
         config = completed(config, space, group) if "kind" in values else config
         if not space.problems(config):
             found.setdefault(config, name)
@@ -305,7 +305,7 @@ def _wanted(group: KernelGroup, limits: DeviceLimits, natives: Mapping[str, int]
     caps = limits.registers_per_sm > 0
     bounded = caps and any(slot.kernel.parsed.resident_blocks for slot in group.slots)
     inherited: dict[str, Value] = {"cap": "given" if bounded else "native"} if caps else {}
-    order: dict[str, Value] = {"order": _orders(group)[0]}
+    order: dict[str, Value] = {"order": _orders(group)[0], **({"cap": "none"} if caps else {})}
     given: dict[str, Value] = {f"threads.{slot.letter}": volume(slot.kernel.block.shapes[0]) for slot in group.slots}
     split = partition.even(group, limits)
     even: dict[str, Value] = {
@@ -401,11 +401,11 @@ def composed_seeds(
         wanted += [(f"matched_{launch}", several(best, launch)) for launch in LAUNCHES]
     together = pairing.written([letters])
     wanted += [
-        (f"together_{name.removeprefix('paper_')}", {"groups": together, **({"cap": "none"} if caps else {}), **values})
+        (f"together_{name.removeprefix('paper_')}", {"groups": together, **values})
         for name, values in _wanted(group, limits, {})
     ]
     wanted.append(("apart", several({}, "streams")))
-    return _valid(wanted, space, group, caps=False)
+    return _valid(wanted, space, group)
 
 
 # --- the search of the paper itself (Li et al., CGO 2022, Figure 6), for `order: paper` -------------------

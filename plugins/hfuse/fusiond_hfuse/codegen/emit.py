@@ -38,7 +38,7 @@ def native_source(slot: FusionSlot, threads: int, cap: int | None) -> Source:
             name=name, text=kernel.ptx.text, language=SourceLanguage.PTX, entries=(kernel.instance,), register_cap=cap,
             symbols=symbols,
         )  # fmt: skip
-    defines = dict(define_values(kernel.defines, slot.sizes, shape, where=kernel.where("defines")))
+    defines = dict(define_values(kernel, slot.sizes, shape))
     return Source(
         name=name, text=kernel.unit.whole + host_variables.text(kernel), symbols=symbols,
         entries=(kernel.instance, *host_variables.entries(kernel)), register_cap=cap, flags=kernel.flags,

@@ -6,7 +6,7 @@ PtxRegisters, labels, local and static shared arrays keep their names: scopes of
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fusiond.model.ptx import printer, rewrite
@@ -150,46 +150,41 @@ class SideWriter:
 
     def _function(self, function: Function) -> Function:
         """A copy of a function for this side, which is handed what it sees of the block."""
-        assert function.body is not None
         handed = self._context[function.name]
         more = tuple(Variable(0, (), "param", (), "b32", f"fused_{at}", (), ()) for at in range(len(handed)))
         before: list[Statement] = []
         if handed:
             before.append(PtxRegisters(0, "b32", tuple((name, None) for name in handed)))
             before += [Instruction(0, "", "ld.param.b32", f"{name}, [fused_{at}]") for at, name in enumerate(handed)]
-        before += self._wide_arena(function.body)
-        body = self._rewritten(function.body, self._changes(function, entry=False))
         return dataclasses.replace(
             function,
             linkage=(),
             name=self._names[function.name],
             parameters=(*function.parameters, *more),
-            body=PtxBlock(body.line, (*before, *body.statements)),
+            body=self._body(function, before),
         )
 
     # --- the body ---
 
     def body_lines(self) -> Iterator[str]:
         """The kernel's body; a thread that is done comes to `$a_end`, behind it."""
-        assert self.ptx.entry.body is not None
-        wide = self._wide_arena(self.ptx.entry.body)
-        body = self._rewritten(self.ptx.entry.body, self._changes(self.ptx.entry, entry=True))
-        yield from printer.block_lines(PtxBlock(body.line, (*wide, *body.statements)), INDENT)
+        yield from printer.block_lines(self._body(self.ptx.entry), INDENT)
 
-    def _rewritten(self, body: PtxBlock, changes: Mapping[str, Change]) -> PtxBlock:
+    def _body(self, function: Function, before: Sequence[Statement] = ()) -> PtxBlock:
+        assert function.body is not None
         touched: dict[str, Change] = dict.fromkeys(self._places, self._placed)
-        if self._places:  # a declaration of a static array that lies in the arena goes
-            body = _without(body, frozenset(self._places))
-        return rewrite.mapped(body, self._names, changes, touched)
+        body = _without(function.body, self._places.keys())  # a declaration of an array that lies in the arena goes
+        body = rewrite.mapped(body, self._names, self._changes(function), touched)
+        return PtxBlock(body.line, (*before, *self._wide_arena(function.body), *body.statements))
 
-    def _changes(self, function: Function, *, entry: bool) -> dict[str, Change]:
+    def _changes(self, function: Function) -> dict[str, Change]:
         changes: dict[str, Change] = {"griddepcontrol": lambda _: ()}
         if not self._alone:
             numbers = barrier_numbers(function, self.ptx.notable[function.name])
             changes["bar"] = changes["barrier"] = lambda each: self._barrier(each, numbers)
         if any(self._context.values()):
             changes["call"] = self._call
-        if entry and self.goes_on:
+        if function is self.ptx.entry and self.goes_on:
             end = f"${self.letter}_end"
             leave: Change = lambda each: [Instruction(each.line, each.guard, "bra", end)]  # noqa: E731
             changes["ret"] = changes["exit"] = leave
@@ -345,7 +340,7 @@ def _added(words: Sequence[str]) -> tuple[int, int]:
     return -value if minus or words[0] == "-" else value, 2 + minus
 
 
-def _without(block: PtxBlock, names: frozenset[str]) -> PtxBlock:
+def _without(block: PtxBlock, names: Collection[str]) -> PtxBlock:
     """A block without the declarations of some names."""
     kept = (
         _without(each, names) if isinstance(each, PtxBlock) else each

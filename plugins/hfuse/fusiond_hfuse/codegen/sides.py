@@ -16,7 +16,7 @@ ARENA = "fusiond_arena"
 
 def namespace(side: FusedSide) -> str:
     kernel = side.slot.kernel
-    defines = define_values(kernel.defines, side.slot.sizes, side.shape, where=kernel.where("defines"))
+    defines = define_values(kernel, side.slot.sizes, side.shape)
     macros = list(dict.fromkeys([*(name for name, _ in defines), *kernel.unit.macros]))
     lines = [
         f"// --- {side.slot.letter}: {kernel.name} " + "-" * (92 - len(kernel.name)),

@@ -312,15 +312,10 @@ def _places_of_variable(argument: KernelArgument, variable: DeviceVariable) -> K
 
 
 def given_kernel(given: SourceKernel, unit: TranslationUnit, instance: str, text: str) -> SourceKernel:
-    """A kernel as its file gives it with its source, of which nothing else is known yet."""
-    key = _content_key(given.keys, text, (*given.arguments, *given.variables))
-    return dataclasses.replace(given, unit=unit, entry=instance, instance=instance, content_key=key)
-
-
-def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[KernelArgument, ...]) -> str:
-    """A key without sizes and without anybody's paths; an input file counts by its content."""
+    """A kernel as its file gives it with its source, of which nothing else is known yet. Its key is without sizes and
+    without anybody's paths; an input file counts by its content."""
     left_out = ("source", "include", "sizes", "odd", "summary", "arguments", "constants")
-    described = {key: node.plain() for key, node in keys.items() if key not in left_out}
+    described = {key: node.plain() for key, node in given.keys.items() if key not in left_out}
     patterns = [
         [
             each.name,
@@ -331,9 +326,10 @@ def _content_key(keys: Mapping[str, Node], text: str, arguments: tuple[KernelArg
             *map(_described_member, each.members),
             *filter(None, (each.hex, each.symbol, _part_text(each))),
         ]
-        for each in arguments
+        for each in (*given.arguments, *given.variables)
     ]
-    return content_key([described, patterns, text])
+    key = content_key([described, patterns, text])
+    return dataclasses.replace(given, unit=unit, entry=instance, instance=instance, content_key=key)
 
 
 def _described_member(member: StructMember) -> list[object]:

@@ -117,14 +117,13 @@ class ClangTree:
         places = list(_enumerated(parsed, "fusiond_place_"))
         return list(zip(kinds, places, strict=True)) if len(kinds) == len(places) == len(names) else None
 
-    def constant(self, expression: str, scope: tuple[str, ...], head: str) -> int | None:
-        """The value of an integral expression in the place of the kernel; None when it cannot be told.
-
-        `scope` are the kernel's namespaces, `head` is its `template <...>`."""
+    def constant(self, expression: str, head: str) -> int | None:
+        """The value of an integral expression in the place of the kernel, which has this `template <...>`; None when it
+        cannot be told."""
         expression = expression.strip()
         if expression.isdigit() or not expression:
             return int(expression) if expression else None
-        instance = self.reading.function
+        instance, scope = self.reading.function, self.reading.entry.split("::")[:-1]
         arguments = instance[instance.index("<") :] if head and "<" in instance else ""
         opened = "".join(f"namespace {name} {{ " for name in scope)
         holder = f"{head} struct fusiond_holder {{ enum : long {{ value = ({expression}) }}; }};"

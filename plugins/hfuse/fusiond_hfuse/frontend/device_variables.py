@@ -11,17 +11,19 @@ from fusiond_hfuse.frontend.source_kernel import DeviceVariable
 
 
 class DeviceVariables:
-    """Those of one reading. `wanted`: the names, with their namespaces, that the YAML gives a start."""
+    """Those of one reading."""
 
-    def __init__(self, text: EditedText, wanted: frozenset[str]) -> None:
+    def __init__(self, text: EditedText) -> None:
         self.text = text
-        self.wanted = wanted
+        self.wanted = frozenset(text.tree.reading.variables)
+        """The names, with their namespaces, of those that the YAML gives a start."""
         self.known: dict[str, DeviceVariable] = {}
         self.settable: list[DeviceVariable] = []
         """Those that are a reason to refuse as long as the host does not set them."""
 
-    def check(self, where: str) -> None:
+    def check(self) -> None:
         """UnknownName for a variable of the YAML's that there is not."""
+        where = self.text.tree.reading.where
         for missing in sorted(self.wanted - set(self.known)):
             raise UnknownName("variable of the source", missing, set(self.known) or {"none"}, where=where)
 

@@ -9,28 +9,25 @@ import functools
 from fusiond.model.nouns import Rejection
 from fusiond_hfuse.frontend import clang_tree
 from fusiond_hfuse.frontend.cursors import MAIN, cindex
-from fusiond_hfuse.frontend.source_kernel import TranslationUnit
 
 
 class EditedText:
     """The text of one reading."""
 
-    def __init__(self, unit: TranslationUnit, tree: clang_tree.ClangTree, name: str) -> None:
-        self.unit = unit
+    def __init__(self, tree: clang_tree.ClangTree) -> None:
         self.tree = tree
-        self.name = name
-        self.code = clang_tree.blanked(unit.text.encode())
+        self.code = clang_tree.blanked(tree.where.text.encode())
         self.edits: dict[tuple[int, int], str] = {}  #: By start and end, what stands there instead
         self.rejections: list[Rejection] = []
-        self.scope: tuple[str, ...] = ()  #: The kernel's namespaces
-        self.head = ""  #: Its `template <...>`
+        self.head = ""  #: The kernel's `template <...>`
 
     def refuse(self, rule: str, at: cindex.Cursor | int, detail: str) -> None:
         """Say why the kernel cannot be fused, with the place that a cursor stands at, or a line of the unit."""
         self.rejections.append(self.refusal(rule, at if isinstance(at, int) else at.location.line, detail))
 
     def refusal(self, rule: str, line: int, detail: str) -> Rejection:
-        return Rejection(rule=rule, nodes=(self.name,), detail=f"{self.unit.where(line)}: {' '.join(detail.split())}")
+        said = f"{self.tree.where.where(line)}: {' '.join(detail.split())}"
+        return Rejection(rule=rule, nodes=(self.tree.reading.name,), detail=said)
 
     def edit(self, start: int, end: int, text: str) -> None:
         """Put a text in place of what stands from `start` to `end`."""
@@ -47,4 +44,4 @@ class EditedText:
 
     def constant(self, expression: str) -> int | None:
         """The value of an integral expression where the kernel stands; None when it cannot be told."""
-        return self.tree.constant(expression, self.scope, self.head)
+        return self.tree.constant(expression, self.head)

@@ -134,7 +134,7 @@ def _compiled(inputs: Inputs, source: str, given: SourceKernel, why: str) -> Sou
     asked = Source(
         name=given.name, text=unit.whole, entries=() if overload else (instance,), flags=given.flags,
         include_dirs=tuple(str(Path(given.path).resolve().parent / each) for each in _folders(keys)),
-        defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=given.where("defines")),
+        defines=define_values(given, given.sizes, given.block.shapes[0]),
         symbols=tuple(each.symbol for each in given.variables),
     )  # fmt: skip
     made = inputs.compiled(asked)
@@ -169,7 +169,7 @@ def _of_source(inputs: Inputs, source: str, given: SourceKernel) -> SourceKernel
         where=keys["instance" if named else "entry"].where,
         instance=instance if named else None,
         flags=given.flags,
-        defines=define_values(given.defines, given.sizes, given.block.shapes[0], where=given.where("defines")),
+        defines=define_values(given, given.sizes, given.block.shapes[0]),
         variables=tuple(each.symbol for each in given.variables),
     )
     try:
@@ -294,17 +294,16 @@ def _macros(
     return tuple(defines), choices
 
 
-def define_values(
-    defines: tuple[tuple[str, Expression | str], ...], sizes: Mapping[str, int], block: Dim3, *, where: str
-) -> tuple[tuple[str, str], ...]:
-    """Macros with their values at a block shape."""
+def define_values(kernel: SourceKernel, sizes: Mapping[str, int], block: Dim3) -> tuple[tuple[str, str], ...]:
+    """A kernel's macros with their values at a block shape."""
     names = {**sizes, **axes("block", block)}
     try:
         return tuple(
-            (name, str(value.integer(names)) if isinstance(value, Expression) else value) for name, value in defines
+            (name, str(value.integer(names)) if isinstance(value, Expression) else value)
+            for name, value in kernel.defines
         )
     except ExpressionError as problem:
-        raise RequestError(str(problem), where=where) from None
+        raise RequestError(str(problem), where=kernel.where("defines")) from None
 
 
 def _block(node: Node) -> BlockShapes:

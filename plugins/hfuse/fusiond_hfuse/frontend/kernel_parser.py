@@ -20,7 +20,7 @@ So neither comes to a compiler, let alone to a device.
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from fusiond.model.errors import RequestError, UnknownName
 from fusiond.model.nouns import Rejection
@@ -49,7 +49,7 @@ def parse_kernel(unit: TranslationUnit, reading: Reading, *, move: bool = False)
 def _parsed(unit: TranslationUnit, reading: Reading, move: bool) -> Parsed:
     tree = ClangTree(unit, unit.text, reading)
     try:
-        text, found = _found(unit, reading, tree)
+        text, found = _found(tree)
         body = found[0]
         begins = body.extent.start.offset
         ends = (cursors.body_of(body) or body).extent.start.offset
@@ -58,10 +58,9 @@ def _parsed(unit: TranslationUnit, reading: Reading, move: bool) -> Parsed:
                 raise RequestError(f"{_NOT_CUDA}: {message}{_brought(unit)}", where=unit.where(line))
             if line <= tree.lines:
                 text.refuse(UNREAD, line, f"{_NOT_CUDA}: {message}{_brought(unit)}")
-        parsed = _read(reading, move, text, found, of_kernel(tree, body, reading.where))
+        parsed = _read(move, text, found, of_kernel(tree, body, reading.where))
         if not parsed.rejections:
-            left = _second_look(unit, parsed, reading, text.refusal)
-            parsed = dataclasses.replace(parsed, rejections=tuple(dict.fromkeys(left)))
+            parsed = dataclasses.replace(parsed, rejections=tuple(dict.fromkeys(_second_look(text, parsed))))
         return parsed
     except RecursionError:
         raise RequestError("it is nested too deeply to be read", where=unit.where(1)) from None
@@ -77,24 +76,22 @@ _Found = tuple[cindex.Cursor, list[cindex.Cursor], list[cindex.Cursor]]
 """The kernel's definition, all of its declarations, and all that the file declares."""
 
 
-def _found(unit: TranslationUnit, reading: Reading, tree: ClangTree) -> tuple[EditedText, _Found]:
+def _found(tree: ClangTree) -> tuple[EditedText, _Found]:
+    reading = tree.reading
     top = [each for each in cursors.written_in(tree.cursor) if each.spelling not in clang_tree.OURS]
-    text = EditedText(unit, tree, reading.name)
+    text = EditedText(tree)
     known = [(name, each) for name, each in _declared(top) if cursors.has(each, CursorKind.CUDAGLOBAL_ATTR)]
     body, declarations = _definition(known, reading.entry, reading.instance is not None, reading.where)
-    text.scope = tuple(reading.entry.split("::")[:-1])
     text.head = _template_head(body, text.code)
     return text, (body, declarations, top)
 
 
-def _read(
-    reading: Reading, move: bool, text: EditedText, found: _Found, parameters: tuple[KernelParameter, ...]
-) -> Parsed:
+def _read(move: bool, text: EditedText, found: _Found, parameters: tuple[KernelParameter, ...]) -> Parsed:
     """What the tree says of the kernel."""
     body, declarations, top = found
     shared = SharedMemory(text, move=move)
     shadowing = Shadowing(text, shared)
-    variables = DeviceVariables(text, frozenset(reading.variables))
+    variables = DeviceVariables(text)
     declared = list(_declared(top))
     own = {each.hash for each in declarations}
     shadowing.functions += [each for _, each in declared if each.kind in cursors.FUNCTIONS and each.hash not in own]
@@ -117,13 +114,13 @@ def _read(
     forbid(text)
     for function in functions:
         _check(text, function, shadowing.meeting, kernel=function is body)
-    variables.check(reading.where)
+    variables.check()
     edits = (
         Edit(start=start, end=end, text=new.replace(MOVED, str(shared.before_dynamic)))
         for (start, end), new in sorted(text.edits.items())
     )
     return Parsed(
-        entry=reading.entry, parameters=parameters, edits=tuple(edits),
+        entry=text.tree.reading.entry, parameters=parameters, edits=tuple(edits),
         uses_dynamic_shared=shared.dynamic or shared.moved_bytes > 0, moved_bytes=shared.before_dynamic,
         static_shared_bytes=shared.static_bytes, alignment=shared.alignment,
         launch_bound=_launch_bound(text, body, 0), resident_blocks=_launch_bound(text, body, 1) or 0,
@@ -214,19 +211,19 @@ _HEAD = (
 )
 
 
-def _second_look(
-    unit: TranslationUnit, parsed: Parsed, reading: Reading, refusal: Callable[[str, int, str], Rejection]
-) -> Iterator[Rejection]:
+def _second_look(text: EditedText, parsed: Parsed) -> Iterator[Rejection]:
     """What is wrong with the edited text of a unit that was right before."""
-    again = ClangTree(unit, applied(unit.text, parsed.edits, keep_lines=True), reading, inside=(_HEAD, "}\n"))
+    unit = text.tree.where
+    edited = applied(unit.text, parsed.edits, keep_lines=True)
+    again = ClangTree(unit, edited, text.tree.reading, inside=(_HEAD, "}\n"))
     try:
         for line, _, message in again.errors():
-            yield refusal(*_reason(message, min(max(line, 1), again.lines)))
+            yield text.refusal(*_reason(message, min(max(line, 1), again.lines)))
         for top in cursors.written_in(again.cursor):
             for cursor in cursors.below(top) if top.kind.is_declaration() else ():
                 if cursors.use(cursor):
                     detail = f"`{cursor.spelling}` names the built-in past its shadow"
-                    yield refusal("leak", cursor.location.line - again.before, detail)
+                    yield text.refusal("leak", cursor.location.line - again.before, detail)
     finally:
         cursors.forget(again.unit)
 

@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from fusiond.devices.machine_lock import Asking, NameHolder, Presence
 from fusiond.model.errors import DeviceError, Interrupted, MachineFault
@@ -96,20 +97,19 @@ def held_by(device: DeviceInfo) -> NameHolder | None:
         return asking.holder if asking.wait(ANSWER_SECS) else None
 
 
+@dataclass(slots=True)
 class _Queue:
     """One that waits for a device."""
 
-    def __init__(
-        self, device: DeviceInfo, name: str, stop: Callable[[], bool], waiting: Callable[[str], None], visit: bool
-    ) -> None:
-        self._visit = visit
-        self._device = device
-        self._name = name
-        self._stop = stop
-        self._waiting = waiting
-        self._told = ""
-        self._holder: NameHolder | None = None
-        self._begun_at = self._heard_at = time.monotonic()
+    _device: DeviceInfo
+    _name: str
+    _stop: Callable[[], bool]
+    _waiting: Callable[[str], None]
+    _visit: bool
+    _told: str = ""
+    _holder: NameHolder | None = None
+    _begun_at: float = field(default_factory=time.monotonic)
+    _heard_at: float = field(default_factory=time.monotonic)
 
     def wait(self) -> Presence | Asking | None:
         """The lock, the connection of a visit, or None when the holder is passed over."""

@@ -1,9 +1,4 @@
-"""Runs a bundle on one device: `python -m fusiond.devices.KIND.run BUNDLE`. Needs NumPy and the device's library.
-
---inputs X.npz    arrays named like buffers, in place of what their fills say
---outputs Y.npz   what the run wrote, arrays named like buffers
---samples N       time it as well: N samples of the counted span
-"""
+"""Runs a bundle on one device: `python -m fusiond.devices.KIND.run BUNDLE`. Needs NumPy and the device's library."""
 
 import argparse
 import statistics

@@ -2,12 +2,9 @@
 
     ncu --csv --metrics ... python -m fusiond.devices.cuda.run BUNDLE
 
-What nvprof called them, and the paper used:
-
-    issue_slot_utilization                          smsp__issue_active
-    stall_memory_dependency, stall_memory_throttle  of the warps that are stalled, those at long_scoreboard, lg_throttle
-                                                    and drain
-    achieved_occupancy                              sm__warps_active
+The paper's are those of nvprof: issue_slot_utilization is smsp__issue_active, achieved_occupancy sm__warps_active;
+stall_memory_dependency and stall_memory_throttle are, of the warps that are stalled, those at long_scoreboard,
+lg_throttle and drain.
 
 Where `ncu` is missing, or may not read the counters, every figure is null, with the reason.
 """

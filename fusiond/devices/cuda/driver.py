@@ -1,9 +1,5 @@
-"""The CUDA driver through ctypes: calls that PyCUDA lacks, and calls without a context.
-
-    identity      devices, names, UUIDs, attributes: after cuInit, never creating a context (the daemon asks these)
-    graphs        a CUDA graph captured from streams
-    memory        stream-ordered allocation, batches of copies where the driver has them
-    kernels       functions by handle, for a loop in C that launches them
+"""The CUDA driver through ctypes: calls that PyCUDA lacks, and calls without a context (identity: after cuInit, never
+creating a context, since the daemon asks).
 
 Handles are plain integers; a stream's is `pycuda.driver.Stream.handle`. Everything runs in the context that is
 current.

@@ -59,7 +59,7 @@ def counted(folder: Path, fills: Mapping[int, Fill]) -> dict[str, Any]:
     """What the kernels that were dumped into `folder` move. `fills`: what the module's parameters hold, by number.
     Unmatched where that cannot be told."""
     program, copied = of_dumps(folder, fills)
-    found = run.count(program, label="XLA", gpu=H100)
+    found = run.count(program, gpu=H100)
     failed = next((f"{row.launch}: {row.failed}" for row in found.rows if row.failed), None)
     if failed is not None:
         raise Unmatched(failed)

@@ -19,6 +19,7 @@ SHORT_US = 50.0
 """A sample holds as many runs as take five times as long: times of events come in steps of 0.5 us (or so the driver
 says), and one of them should be no more than 0.2 % of a sample."""
 _MOST_RUNS = 1000
+_LEAST_BATCHES = 5  #: From which on it is known what the clock usually is
 _ATTEMPTS = 3
 _DROP_RULES = ((2, 1.10), (5, 1.03))
 _STEADY = {"power_cap", "sync_boost"}  #: At its power limit a board may run for hours, at a clock that is steady
@@ -251,9 +252,8 @@ class Session:
     A batch that was slower by over 5 % is off. It counts for the median all the same: a device that stays slower (a
     warmer room, another power limit) is this session's normal soon."""
 
-    def __init__(self, kept: int = 31, least: int = 5) -> None:
-        self._clocks: deque[float] = deque(maxlen=kept)
-        self._least = least
+    def __init__(self) -> None:
+        self._clocks: deque[float] = deque(maxlen=31)
 
     def off(self, state: DeviceState) -> str:
         """Why a batch that ended in this state is not like the others; empty when it is, or when the driver says why:
@@ -261,7 +261,7 @@ class Session:
         clock = state.sm_mhz
         if clock is None:
             return ""
-        usual = median(tuple(self._clocks)) if len(self._clocks) >= self._least else None
+        usual = median(tuple(self._clocks)) if len(self._clocks) >= _LEAST_BATCHES else None
         self._clocks.append(clock)
         slower = usual is not None and clock < (1 - DRIFT) * usual and not _words(state) & _STEADY
         return f"clock {clock:.0f} MHz, usually {usual:.0f}" if slower else ""

@@ -59,7 +59,7 @@ Array = NDArray[np.generic]
 class CountRow:
     """One launch, summed over its blocks. What cannot be known is None; where it `failed`, all counts are."""
 
-    program: str
+    program: str = "native"  #: As who shows it calls it
     launch: str
     kernel: str  #: As the source names it
     global_read_bytes: int | None = None  #: What the threads ask for; atomic operations apart
@@ -116,7 +116,6 @@ class Counted:
 def count(
     program: Program,
     *,
-    label: str = "native",
     gpu: Gpu = H100,
     seed: int = 0,
     host: Mapping[str, Path] | None = None,
@@ -133,14 +132,13 @@ def count(
     line = nvcc.missing_for(each for each in program.sources if each.language is SourceLanguage.CUDA)
     if line is not None:
         raise DeviceError(line)
-    return _Run(program, label, gpu, seed, host or {}, cache, budget, assembled).counted()
+    return _Run(program, gpu, seed, host or {}, cache, budget, assembled).counted()
 
 
 class _Run:
     def __init__(
         self,
         program: Program,
-        label: str,
         gpu: Gpu,
         seed: int,
         host: Mapping[str, Path],
@@ -148,7 +146,7 @@ class _Run:
         budget: int | None,
         assembled: bool,
     ) -> None:
-        self._program, self._label, self._gpu, self._budget = program, label, gpu, budget
+        self._program, self._gpu, self._budget = program, gpu, budget
         self._library = library.load(cache=cache)
         self._units: dict[str, LoadedPtx] = {}
         self._names: dict[str, Mapping[str, str]] = {}
@@ -312,7 +310,7 @@ class _Run:
             self._hosts[step.source].call(step.entry, step.arguments, self._address)
 
     def _row(self, step: Launch, result: LaunchCounts | str, dram: Traffic) -> CountRow:
-        begin = CountRow(program=self._label, launch=step.name, kernel=step.entry, model=self._gpu.name)
+        begin = CountRow(launch=step.name, kernel=step.entry, model=self._gpu.name)
         if isinstance(result, str) or result.failed is not None:
             return dataclasses.replace(begin, failed=_failure(result))
         total = {name: int(result.counts[name].sum()) for name in COUNTS.names or ()}

@@ -72,7 +72,7 @@ def test_the_ptx_computes_what_the_emulation_does(counting: CountingLibrary, str
             built = provider.build(source, "cpu")
             assert not isinstance(built, BuildFailed)
             binaries[source.name] = built.path
-        found = count(uncontracted(program), label=label)
+        found = count(uncontracted(program))
         assert [row.failed for row in found.rows if row.failed] == []
         for row in found.rows:
             assert row.ptx_instructions
@@ -115,8 +115,8 @@ def test_sampled_launches_of_the_catalogue_are_within_the_error_told(
         "ptx_instructions", "minimal_bytes", "dram_bytes",
     )  # fmt: skip
     for label, program in programs(Registry.load(), strategy, name):
-        whole = count(program, label=label, gpu=gpu, budget=None)
-        sampled = count(program, label=label, gpu=gpu, budget=2000)
+        whole = count(program, gpu=gpu, budget=None)
+        sampled = count(program, gpu=gpu, budget=2000)
         for row, expected in zip(sampled.rows, whole.rows, strict=True):
             assert row.failed is None
             for field in fields:

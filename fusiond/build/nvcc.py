@@ -322,7 +322,7 @@ def _run_nvcc(
     symbols = {symbol: found.get(f"symbol_{index}", "") for index, symbol in enumerate(source.symbols)}
     text = _TABLE_LINE.sub("", text)
     kernels = ptx_entries.parameters(text)
-    lost = [entry for entry, mangled in names.items() if not mangled or mangled not in kernels]
+    lost = [entry for entry, mangled in names.items() if mangled not in kernels]
     if lost:
         return BuildFailed(reason=f"{name}: {', '.join(lost)} is not a kernel (__global__ function)", log=messages)
     lost = [symbol for symbol, mangled in symbols.items() if not mangled]

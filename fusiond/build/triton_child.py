@@ -7,12 +7,14 @@ and `kernel.warmup` does the rest, so that arguments are specialised as a launch
 out; fusiond runs its own.
 """
 
+import functools
 import importlib
 import json
 import os
 import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 PTX_VERSION = 87
@@ -70,17 +72,11 @@ def _stand_in(capability: int) -> None:
     from triton.backends.nvidia.compiler import CUDABackend
     from triton.runtime.driver import driver
 
-    class Nowhere:
-        def get_current_target(self) -> Any:
-            return GPUTarget("cuda", capability, 32)
+    def zero(device: int = 0) -> int:
+        return 0
 
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, device: int = 0) -> int:
-            return 0
-
-    driver.set_active(Nowhere())
+    target = functools.partial(GPUTarget, "cuda", capability, 32)
+    driver.set_active(SimpleNamespace(get_current_target=target, get_current_device=zero, get_current_stream=zero))
     CUDABackend.make_cubin = lambda *_: b"none"
 
 

@@ -18,6 +18,7 @@ string literals are left alone. `sizeof` and `decltype` of a dynamic shared arra
 array of unknown length.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -218,14 +219,10 @@ class _Lowering:
         return len(self._tokens)
 
     def _specifies_shared(self, at: int) -> bool:
-        for step in (-1, 1):
-            near = at
-            while (text := self._tokens[near].text) in _SPECIFIERS or self._tokens[near].kind == "blank":
-                if text == "__shared__":
-                    return True
-                near += step
-                if not 0 <= near < len(self._tokens):
-                    break
+        for beside in (reversed(self._tokens[:at]), self._tokens[at:]):
+            near = itertools.takewhile(lambda each: each.kind == "blank" or each.text in _SPECIFIERS, beside)
+            if any(each.text == "__shared__" for each in near):
+                return True
         return False
 
     def _error(self, token: _Token, reason: str) -> LoweringError:

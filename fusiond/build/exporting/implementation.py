@@ -137,13 +137,14 @@ def _resolve(body: Statements, program: Program, names: cxx.CxxNames) -> None:
     body.lines(*(f"at.{each} = buffers.{each};" for each in names.pitches.values()))
     for name in _used_symbols(program):
         block = body.block("")
-        if _of_ptx(program, name):
-            block.line(f"const void* address = {_symbol(program, name)};")
+        symbol, of_ptx = _symbol(program, name)
+        if of_ptx:
+            block.line(f"const void* address = {symbol};")
             block.line("if (!address) return cudaErrorInvalidSymbol;")
             block.line(f"at.{names.buffers[name]} = static_cast<char*>(const_cast<void*>(address));")
             continue
         block.line("void* address = nullptr;")
-        block.line(f"TRY(cudaGetSymbolAddress(&address, {_symbol(program, name)}));")
+        block.line(f"TRY(cudaGetSymbolAddress(&address, {symbol}));")
         block.line(f"at.{names.buffers[name]} = static_cast<char*>(address);")
 
 
@@ -154,15 +155,11 @@ def _used_symbols(program: Program) -> list[str]:
     return [each.name for each in program.buffers if each.symbol is not None and each.name in named]
 
 
-def _of_ptx(program: Program, name: str) -> bool:
-    """Whether a variable is one of PTX: its adapter hands out where it is, and not what stands for it."""
-    return is_ptx(program.source((program.buffer(name).symbol or "").partition(":")[0]))
-
-
-def _symbol(program: Program, name: str) -> str:
+def _symbol(program: Program, name: str) -> tuple[str, bool]:
+    """What hands a variable out, and whether it is one of PTX: then that is where it is, and not what stands for it."""
     source, _, variable = (program.buffer(name).symbol or "").partition(":")
     index = program.source(source).symbols.index(variable)
-    return f"{getter(program, source, 'symbol')}({index})"
+    return f"{getter(program, source, 'symbol')}({index})", is_ptx(program.source(source))
 
 
 # --- functions ------------------------------------------------------------------------------------------
@@ -219,10 +216,10 @@ def _arena(text: Statements, program: Program, names: cxx.CxxNames, writer: Step
 def _variable(text: Statements, program: Program, names: cxx.CxxNames, writer: StepWriter, buffer: str) -> None:
     each = program.buffer(buffer)
     kind, name, size = cxx.element(each.dtype), names.buffers[buffer], writer.bytes_of(buffer)
-    symbol = _symbol(program, buffer)
+    symbol, of_ptx = _symbol(program, buffer)
     more = "[[maybe_unused]] const Sizes& sizes, cudaStream_t stream"
     body = text.block(f"cudaError_t set_{name}(const {kind}* values, {more})")
-    if _of_ptx(program, buffer):
+    if of_ptx:
         to = f"cudaMemcpyAsync(const_cast<void*>({symbol}), values, {size}, cudaMemcpyDefault, stream)"
         back = f"cudaMemcpyAsync(values, {symbol}, {size}, cudaMemcpyDefault, stream)"
     else:

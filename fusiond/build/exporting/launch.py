@@ -1021,14 +1021,14 @@ class _Run:
             except BaseException:
                 self._driver.status("cuStreamEndCapture", lead, byref(c_void_p()))
                 raise
-            graph, executable = c_void_p(), c_void_p()
+            graph = c_void_p()
             self._driver("cuStreamEndCapture", lead, byref(graph))
-            self._driver("cuGraphInstantiateWithFlags", byref(executable), graph.value, 0)
+            executable = self._driver.handle("cuGraphInstantiateWithFlags", graph.value, 0)
             while len(graphs) >= 16:  # pointers that change with every call must not fill the memory
                 old = graphs.pop(next(iter(graphs)))
                 self._driver("cuGraphExecDestroy", old[1])
                 self._driver("cuGraphDestroy", old[0])
-            graphs[key] = (graph.value or 0, executable.value or 0, self._functions)
+            graphs[key] = (graph.value or 0, executable, self._functions)
         return graphs[key][1]
 
     def _prepare(self) -> None:

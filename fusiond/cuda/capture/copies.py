@@ -4,12 +4,12 @@ A vector is an allocation of the device's, or a part of one (`regions`). What th
 uploads that come next is one kernel of the host's: it reads what came down, and writes what goes up.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fusiond.cuda.capture.documents import flow, plain_name
-from fusiond.cuda.capture.reads_and_writes import CapturedMemory, Touched
+from fusiond.cuda.capture.reads_and_writes import CapturedMemory
 from fusiond.cuda.capture.trace import (
     CapturedCopy,
     CapturedEvent,
@@ -64,9 +64,8 @@ class _Graph:
             self.host()
         self.down += [vector] if vector not in self.down else []
 
-    def device(self, name: str, touched: Iterable[tuple[Spot, bool, bool]]) -> None:
+    def device(self, name: str, uses: Sequence[tuple[Spot, bool, bool]]) -> None:
         """A kernel of the device's; (vector, whether it is read, whether it is written)."""
-        uses = list(touched)
         if self.up or any(written and vector in self.down for vector, _, written in uses):
             self.host()
         for vector, read, _ in uses:
@@ -124,7 +123,7 @@ def _followed(
     """Grow a graph by what is launched and copied: the most bytes that each vector was copied with."""
     memory, copied = CapturedMemory(trace), dict[Spot, int]()
     for event in steps:
-        uses = list(_uses(trace, memory, event, sizes))
+        uses = _uses(trace, memory, event, sizes)
         if isinstance(event, CapturedLaunch):
             found.device(plain_name(event.kernel.name), uses)
         elif isinstance(event, CapturedFill):
@@ -146,12 +145,9 @@ def _kept(names: Iterable[str], used: set[str]) -> list[str]:
 
 def _uses(
     trace: CapturedTrace, memory: CapturedMemory, event: CapturedEvent, sizes: dict[Spot, int]
-) -> Iterator[tuple[Spot, bool, bool]]:
+) -> list[tuple[Spot, bool, bool]]:
     """The vectors of the device's that an event touches: whether it reads and writes them."""
-    if isinstance(event, CapturedLaunch):
-        touched: Iterable[Touched] = memory.by(event)
-    else:
-        touched = memory.touched(event) or ()
+    touched = memory.by(event) if isinstance(event, CapturedLaunch) else memory.touched(event) or ()
     merged: dict[Spot, tuple[bool, bool]] = {}
     for each in touched:
         if not isinstance(each.where, int) or trace.allocations[each.where - 1].kind is MemoryKind.PINNED:
@@ -161,4 +157,4 @@ def _uses(
         sizes.setdefault(vector, region.high - region.low)
         read, written = merged.get(vector, (False, False))
         merged[vector] = read or each.read, written or each.written
-    yield from ((vector, read, written) for vector, (read, written) in merged.items())
+    return [(vector, read, written) for vector, (read, written) in merged.items()]

@@ -5,6 +5,7 @@ entry     = u16 kind (1: PTX, 2: cubin), u16, u32 bytes of this header, u64 byte
             ..., u32 architecture at 28, u64 flags at 40, u64 bytes uncompressed at 56; then the payload
 """
 
+import contextlib
 import re
 import struct
 from collections.abc import Iterator
@@ -31,9 +32,24 @@ class FatEntry:
 
     def data(self) -> bytes:
         """RequestError where what decompresses it is not installed, or it is damaged."""
-        if self.flags & _ZSTD:
-            return _zstd(self.payload)
-        return _lz4(self.payload, self.size_bytes) if self.flags & _LZ4 else self.payload
+        try:
+            if self.flags & _ZSTD:
+                import zstandard
+
+                with _damaged_by(zstandard.ZstdError):
+                    return zstandard.ZstdDecompressor().decompress(self.payload, max_output_size=_MOST_BYTES)
+            if self.flags & _LZ4:
+                import lz4.block
+
+                with _damaged_by(lz4.block.LZ4BlockError):
+                    size_bytes = min(self.size_bytes, _MOST_BYTES)
+                    return bytes(lz4.block.decompress(self.payload, uncompressed_size=size_bytes))
+        except ImportError as problem:
+            raise RequestError(
+                f"the program's PTX is compressed, and the package {str(problem.name).partition('.')[0]} is not here:"
+                " pip install 'fusiond[capture]', or build with nvcc --no-compress"
+            ) from None
+        return self.payload
 
 
 def ptx(image: bytes) -> tuple[str, ...]:
@@ -104,30 +120,9 @@ def _text(data: bytes) -> str:
     return data.rstrip(b"\0").decode("utf-8", "replace")
 
 
-def _zstd(data: bytes) -> bytes:
+@contextlib.contextmanager
+def _damaged_by(kind: type[Exception]) -> Iterator[None]:
     try:
-        import zstandard
-    except ImportError:
-        raise _missing("zstandard") from None
-    try:
-        return zstandard.ZstdDecompressor().decompress(data, max_output_size=_MOST_BYTES)
-    except zstandard.ZstdError as problem:
+        yield
+    except kind as problem:
         raise RequestError(f"a fat binary is damaged: {problem}") from None
-
-
-def _lz4(data: bytes, size_bytes: int) -> bytes:
-    try:
-        import lz4.block
-    except ImportError:
-        raise _missing("lz4") from None
-    try:
-        return bytes(lz4.block.decompress(data, uncompressed_size=min(size_bytes, _MOST_BYTES)))
-    except lz4.block.LZ4BlockError as problem:
-        raise RequestError(f"a fat binary is damaged: {problem}") from None
-
-
-def _missing(package: str) -> RequestError:
-    return RequestError(
-        f"the program's PTX is compressed, and the package {package} is not here: pip install 'fusiond[capture]', or"
-        " build with nvcc --no-compress"
-    )

@@ -10,11 +10,11 @@ from fusiond.cuda.capture.trace import (
     CapturedCopy,
     CapturedEvent,
     CapturedFill,
-    CapturedKernel,
     CapturedLaunch,
     CapturedPlace,
     CapturedTrace,
 )
+from fusiond.model.ptx.uses import ParameterUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class CapturedMemory:
     def touched(self, event: CapturedEvent) -> tuple[Touched, ...] | None:
         """None: everything."""
         if isinstance(event, CapturedLaunch):
-            return self.by(event) if not _anywhere(event.kernel) else None
+            code = code_of(event.kernel)
+            return self.by(event) if isinstance(code, str) or not code.uses.anywhere else None
         if isinstance(event, CapturedCopy):
             ends = ((event.source_place, False), (event.destination_place, True))
             return tuple(_range(place, event.size_bytes, written) for place, written in ends if place is not None)
@@ -56,30 +57,23 @@ class CapturedMemory:
     def by(self, launch: CapturedLaunch) -> tuple[Touched, ...]:
         """By the addresses that it is handed, and the variables of its module."""
         code = code_of(launch.kernel)
+        uses = None if isinstance(code, str) else code.uses
         found = []
         for number, argument in enumerate(launch.arguments):
-            use = None if isinstance(code, str) else code.uses.parameters[number]
-            for _, place in argument.places:
-                if use is None or use.read or use.written:
-                    region = self._regions.of(place)
-                    read, written = (True, True) if use is None else (use.read, use.written)
-                    found.append(Touched(region.allocation, region.low, region.high, read, written))
-        if not isinstance(code, str):
-            for name, use in code.uses.variables.items():
-                if use.written or use.read:
-                    for where, size in self._variables.get(name, [((launch.kernel.module, name), 0)]):
-                        found.append(Touched(where, 0, max(size, 1), use.read, use.written))
+            use = uses.parameters[number] if uses else ParameterUse(True, True)
+            if use.read or use.written:
+                for region in (self._regions.of(place) for _, place in argument.places):
+                    found.append(Touched(region.allocation, region.low, region.high, use.read, use.written))
+        for name, use in uses.variables.items() if uses else ():
+            if use.read or use.written:
+                for where, size in self._variables.get(name, [((launch.kernel.module, name), 0)]):
+                    found.append(Touched(where, 0, max(size, 1), use.read, use.written))
         return tuple(found)
 
     def region(self, touched: Touched) -> MemoryRegion:
         """Of what is in an allocation."""
         assert isinstance(touched.where, int)
         return self._regions.of(CapturedPlace(self._allocations[touched.where - 1], touched.low))
-
-
-def _anywhere(kernel: CapturedKernel) -> bool:
-    code = code_of(kernel)
-    return not isinstance(code, str) and code.uses.anywhere
 
 
 def _range(place: CapturedPlace, size_bytes: int, written: bool) -> Touched:

@@ -103,8 +103,6 @@ class CapturedLaunch:
 class CapturedCopy:
     """Between host and device, or on one of them."""
 
-    destination: int
-    source: int
     destination_place: CapturedPlace | None
     source_place: CapturedPlace | None
     size_bytes: int
@@ -315,8 +313,6 @@ class _Reading:
     def _copy(self, fields: Fields) -> None:
         destination, source, size, stream = (fields.u64() for _ in range(4))
         found = CapturedCopy(
-            destination=destination,
-            source=source,
             destination_place=self._place(destination),
             source_place=self._place(source),
             size_bytes=size,

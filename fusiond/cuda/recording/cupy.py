@@ -1,7 +1,6 @@
 """Records launches of CuPy's RawKernels. CuPy is not imported: a program that has a RawKernel has imported it."""
 
 import contextlib
-import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -68,26 +67,22 @@ class Recording:
             except Unseen as why:
                 given.append(NULL)
                 unseen = unseen or f"argument {place} of {self._origin.name} {why}"
-        run = functools.partial(
-            run_where, cuda, self._kernel, grid, block, tuple(args), int(shared_mem), stream, device
-        )
+        kept, shared = tuple(args), int(shared_mem)
+
+        def run() -> None:
+            """As it was called, on the stream and the device that were current then."""
+            with contextlib.ExitStack() as stack:
+                if int(cuda.runtime.getDevice()) != device:
+                    stack.enter_context(cuda.Device(device))
+                if cuda.get_current_stream() != stream:
+                    stack.enter_context(stream)
+                self._kernel(grid, block, kept, shared_mem=shared)
+
         where = machines.stream_handle(stream), device
-        shape = lengths(atleast_one(grid)), lengths(atleast_one(block)), int(shared_mem)
+        shape = lengths(atleast_one(grid)), lengths(atleast_one(block)), shared
         return RecordedLaunch(self._origin, *shape, tuple(given), *where, run, unseen)
 
 
 def atleast_one(given: Grid) -> list[int]:
     """CuPy takes a length of 0 for 1."""
     return [max(1, int(each)) for each in ((given,) if isinstance(given, int) else given)]
-
-
-def run_where(
-    cuda: Any, kernel: Any, grid: Grid, block: Grid, args: tuple[Any, ...], shared: int, stream: Any, device: int
-) -> None:
-    """As it was called, on the stream and the device that were current then."""
-    with contextlib.ExitStack() as stack:
-        if int(cuda.runtime.getDevice()) != device:
-            stack.enter_context(cuda.Device(device))
-        if cuda.get_current_stream() != stream:
-            stack.enter_context(stream)
-        kernel(grid, block, args, shared_mem=shared)

@@ -1,6 +1,5 @@
 """`fusiond.cuda.kernel`: a kernel with its CUDA source, and how it is launched unfused."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +7,6 @@ from fusiond.cuda.recording import arguments, launches, machines
 from fusiond.cuda.recording.arguments import Unseen
 from fusiond.cuda.recording.launches import Grid, RecordedLaunch, lengths
 from fusiond.cuda.recording.origins import Origin
-from fusiond.model.program import Dim3
 
 
 class Kernel:
@@ -57,25 +55,17 @@ class Kernel:
         shape = lengths(grid), lengths(block), int(shared_mem)
         handle = machines.stream_handle(stream)
         values = [each.data for each in given]
-        run = functools.partial(self._run, tuple(args), *shape, values, handle, device)
-        return RecordedLaunch(self.origin, *shape, tuple(given), handle, device, run)
 
-    def _run(
-        self,
-        kept: tuple[Any, ...],
-        grid: Dim3,
-        block: Dim3,
-        shared: int,
-        values: Sequence[bytes],
-        stream: int,
-        device: int,
-    ) -> None:
-        """`kept`: the arguments, alive until now."""
-        key = device, machines.context(device), shared if shared > machines.STATIC_SHARED_BYTES else 0
-        loaded = self._loaded.get(key)
-        if loaded is None:
-            loaded = self._loaded[key] = machines.loaded(self.origin, device, shared)
-        loaded.launch(grid, block, shared, values, stream)
+        def run(kept: tuple[Any, ...] = tuple(args)) -> None:
+            """`kept`: the arguments, alive until now."""
+            shared = shape[2]
+            key = device, machines.context(device), shared if shared > machines.STATIC_SHARED_BYTES else 0
+            loaded = self._loaded.get(key)
+            if loaded is None:
+                loaded = self._loaded[key] = machines.loaded(self.origin, device, shared)
+            loaded.launch(*shape, values, handle)
+
+        return RecordedLaunch(self.origin, *shape, tuple(given), handle, device, run)
 
 
 def kernel(source: str, name: str, options: Sequence[str] = ()) -> Kernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -125,17 +126,14 @@ class CompilerOptions:
 
 def _sorted(options: Iterable[str]) -> Iterator[tuple[str, str]]:
     """(`D`, `I` or nothing, what it says)"""
-    waiting = ""
-    for each in options:
-        if waiting:
-            yield waiting, each
-            waiting = ""
-        elif each in _WITH_VALUE:
-            waiting = _WITH_VALUE[each]
+    rest = iter(options)
+    for each in rest:
+        name, _, value = each.partition("=")
+        if each in _WITH_VALUE:
+            yield from ((_WITH_VALUE[each], behind) for behind in itertools.islice(rest, 1))
         elif each[:2] in ("-D", "-I"):
             yield each[1], each[2:].strip()
-        elif each.partition("=")[0] in _WITH_VALUE:
-            name, _, value = each.partition("=")
+        elif name in _WITH_VALUE:
             yield _WITH_VALUE[name], value
         else:
             yield "", each

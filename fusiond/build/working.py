@@ -46,18 +46,14 @@ def sweep() -> int:
     """Remove the folders whose processes are gone; the bytes that this frees."""
     freed = 0
     for folder in sorted(place().glob("*-*-*")):
-        try:
+        with contextlib.suppress(OSError):  # in use, not ours, or gone meanwhile
             lock = _lock(folder)
-        except OSError:  # in use, not ours, or gone meanwhile
-            continue
-        try:
-            files = [path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-            shutil.rmtree(folder)
-            freed += sum(files)
-        except OSError:
-            continue
-        finally:
-            os.close(lock)
+            try:
+                files = [path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+                shutil.rmtree(folder)
+                freed += sum(files)
+            finally:
+                os.close(lock)
     return freed
 
 

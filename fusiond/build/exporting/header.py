@@ -8,7 +8,7 @@ from fusiond.build.exporting.layout import Giver
 from fusiond.model.codegen.statements import Statements
 from fusiond.model.language.dtypes import DTYPES
 from fusiond.model.language.extents import text_of
-from fusiond.model.program import Buffer, Memory, Program, Role, homes, pitches
+from fusiond.model.program import Memory, Program, Role, homes, pitches
 
 _PLACES = {
     Memory.DEVICE: "device", Memory.PINNED: "pinned host memory", Memory.PAGEABLE: "host memory",
@@ -87,7 +87,8 @@ def _buffers(text: Statements, program: Program, names: cxx.CxxNames) -> None:
             if each.arena is not None and len(layout.wholes(homes(program)[each.arena])) > 1:
                 note += f", at byte {text_of(each.offset_bytes)} of {each.arena}"
             note += "; null: in the workspace" if each.name in free else ""
-            struct.line(f"{pointer(each, free)} {names.buffers[each.name]} = nullptr;  ///< {note}")
+            constant = "const " if each.role is Role.INPUT and each.name not in free else ""  # nothing writes to it
+            struct.line(f"{constant}{cxx.element(each.dtype)}* {names.buffers[each.name]} = nullptr;  ///< {note}")
             if each.name in rows:
                 said = f"elements from row to row; 0: {text_of(rows[each.name])}, as many as a row has"
                 struct.line(f"std::size_t {names.pitches[each.name]} = 0;  ///< {said}")
@@ -95,12 +96,6 @@ def _buffers(text: Statements, program: Program, names: cxx.CxxNames) -> None:
         aligned = ", at a multiple of 256" if workspace is Giver.WORKSPACE else ""
         struct.line(f"void* {kind} = nullptr;  ///< {_OF_WORKSPACE[workspace][0]}: {kind}_bytes(sizes){aligned}")
     text.line("")
-
-
-def pointer(buffer: Buffer, written: frozenset[str] = frozenset()) -> str:
-    """The type of a pointer to a buffer's elements, constant where nothing writes to them."""
-    constant = "const " if buffer.role is Role.INPUT and buffer.name not in written else ""
-    return f"{constant}{cxx.element(buffer.dtype)}*"
 
 
 def _seams(text: Statements, program: Program, names: cxx.CxxNames) -> None:

@@ -26,7 +26,6 @@ def implementation(program: Program, header: str) -> str:
         "enum { FORKED = -3, HANDED = -2, LAST = -1 };  // events beside those of steps",
         _places(program, names, writer),
         *(text for name, text in parts.HELPERS.items() if name in writer.helpers),
-        parts.OPT_IN if writer.opts_in else "",
         _check(program, names, writer),
         "}  // namespace",
         parts.STATE,
@@ -135,7 +134,9 @@ def _resolve(body: Statements, program: Program, names: cxx.CxxNames) -> None:
             condition = f"if (buffers.{name}) " if each.name in free else ""
             body.line(f"{condition}at.{name} = {pointer};")
     body.lines(*(f"at.{each} = buffers.{each};" for each in names.pitches.values()))
-    for name in _used_symbols(program):
+    used = {name for step in program.steps for name in step.touched}
+    used |= {name for seam in program.seams for name in (*seam.reads, *seam.writes)}
+    for name in (each.name for each in program.buffers if each.symbol is not None and each.name in used):
         block = body.block("")
         symbol, of_ptx = _symbol(program, name)
         if of_ptx:
@@ -146,13 +147,6 @@ def _resolve(body: Statements, program: Program, names: cxx.CxxNames) -> None:
         block.line("void* address = nullptr;")
         block.line(f"TRY(cudaGetSymbolAddress(&address, {symbol}));")
         block.line(f"at.{names.buffers[name]} = static_cast<char*>(address);")
-
-
-def _used_symbols(program: Program) -> list[str]:
-    """Variables that steps name as buffers."""
-    named = {name for step in program.steps for name in step.touched}
-    named |= {name for seam in program.seams for name in (*seam.reads, *seam.writes)}
-    return [each.name for each in program.buffers if each.symbol is not None and each.name in named]
 
 
 def _symbol(program: Program, name: str) -> tuple[str, bool]:

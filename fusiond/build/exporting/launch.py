@@ -492,26 +492,21 @@ def _shipped(path: Path) -> _Image:
     return _Image(data, {name: row[0] for name, row in rows.items()}, symbols)
 
 
-def _cap(source: Mapping[str, Any]) -> int | None:
-    """The lowest of the source's own cap and those among its flags."""
-    flags = " ".join(source["flags"])
-    caps = [int(each) for each in re.findall(r"--?maxrregcount[= ](\d+)", flags)]
-    return min([*caps, *([source["register_cap"]] if source["register_cap"] is not None else [])], default=None)
-
-
-def _capped(ptx: str, cap: int | None) -> str:
-    """PTX in which no kernel may use more than `cap` registers: nvcc's -maxrregcount is ignored where a kernel has
-    `__launch_bounds__`."""
-    if cap is None:
-        return ptx
+def _capped(source: Mapping[str, Any]) -> str:
+    """Its PTX, in which no kernel may use more registers than the lowest of its own cap and those among its flags:
+    nvcc's -maxrregcount is ignored where a kernel has `__launch_bounds__`."""
+    caps = [int(each) for each in re.findall(r"--?maxrregcount[= ](\d+)", " ".join(source["flags"]))]
+    caps += [] if source["register_cap"] is None else [source["register_cap"]]
+    if not caps:
+        return str(source["text"])
 
     def one(match: re.Match[str]) -> str:
         own = re.search(r"\.maxnreg\s+(\d+)", match.group(2))
-        limit = min(cap, int(own.group(1))) if own else cap
+        limit = min([*caps, int(own.group(1))] if own else caps)
         directives = match.group(2).replace(own.group(), "") if own else match.group(2)
         return f"{match.group(1)}{directives.rstrip()}\n.maxnreg {limit}\n{{"
 
-    return _ENTRY_HEAD.sub(one, ptx)
+    return _ENTRY_HEAD.sub(one, source["text"])
 
 
 def _host_library(source: Mapping[str, Any], folder: Path, cache: Path) -> ctypes.CDLL:
@@ -665,9 +660,8 @@ def _image(document: Mapping[str, Any], source: Mapping[str, Any], arch: str, fo
         if re.fullmatch(rf"{arch}[af]?", exact) and path.is_file():
             return _shipped(path)
     if source.get("language") == "ptx":
-        text = _capped(source["text"], _cap(source))
         entries, symbols = ({each: each for each in source[kind]} for kind in ("entries", "symbols"))
-        return _Image(text.encode() + b"\0", entries, symbols)
+        return _Image(_capped(source).encode() + b"\0", entries, symbols)
     raise LaunchError(f"there is no {source['name']}.{arch}.cubin in {folder}; export again with `--arch {arch}`")
 
 

@@ -131,7 +131,9 @@ template <class T> void put(unsigned char* place, T value) { std::memcpy(place, 
 """
 
 
-HELPERS = {"copy_batch": COPY_BATCH, "prefetch": PREFETCH, "allocate_host": ALLOCATE_HOST, "put": PUT}
+HELPERS = {
+    "copy_batch": COPY_BATCH, "prefetch": PREFETCH, "allocate_host": ALLOCATE_HOST, "put": PUT, "opt_in": OPT_IN,
+}  # fmt: skip
 
 TRY = """\
 #define TRY(call)                                \\

@@ -8,7 +8,7 @@ from fusiond.build.exporting import adapters, cxx, layout
 from fusiond.build.exporting.header import caller_arenas
 from fusiond.build.exporting.layout import Giver
 from fusiond.model.language.extents import Extent, text_of
-from fusiond.model.program import Buffer, Memory, Program, Source, SourceKind, pitches
+from fusiond.model.program import Memory, Program, Source, SourceKind, pitches
 
 _WIDTH = 100
 _HOST_COMPILER = "g++ -std=c++17 -O2 -fno-strict-aliasing -ffp-contract=off"  #: As host sources are measured
@@ -93,7 +93,9 @@ def _arguments(program: Program) -> list[str]:
         more = f", {names.buffers[each.name]} in C++" if names.buffers[each.name] != each.name else ""
         more += ", may be left out" if each.name in free else ""
         more += f", the variable {each.symbol.partition(':')[2]}" if each.symbol is not None else ""
-        lines.append(f"{each.name:{width}}  {each.role}, {_amount(each)} in {_PLACES[each.memory]}{more}")
+        formula = f" ({each.elements.text})" if isinstance(each.elements, Extent) else ""
+        amount = f"{int(each.elements)}{formula} elements of {each.dtype}"
+        lines.append(f"{each.name:{width}}  {each.role}, {amount} in {_PLACES[each.memory]}{more}")
     lines += ["", *_wrapped(
         "Arrays must be contiguous and have exactly these elements. Arrays on the device must begin at a multiple of "
         "16 bytes, as all do that cudaMalloc gives. An inout array is read and written: fill it before each launch."
@@ -106,11 +108,6 @@ def _arguments(program: Program) -> list[str]:
             f"in C++ set {', '.join(names.pitches.values())}, in elements."
         )
     return lines
-
-
-def _amount(buffer: Buffer) -> str:
-    formula = f" ({buffer.elements.text})" if isinstance(buffer.elements, Extent) else ""
-    return f"{int(buffer.elements)}{formula} elements of {buffer.dtype}"
 
 
 def _python(program: Program) -> list[str]:

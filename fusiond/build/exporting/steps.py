@@ -5,7 +5,7 @@ that they use: `at` (where each buffer is), `sizes`, `streams`, `state`, and the
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fusiond.build.exporting import cxx, layout
 from fusiond.build.exporting.adapters import getter
@@ -42,11 +42,10 @@ class StepWriter:
         self._program, self._names = program, names
         self._streams = sorted({step.stream for step in program.steps})
         self.streams = len(self._streams)
-        of = {step.name: step.stream for step in program.steps}
-        across = (name for step in program.steps for name in step.after if of[name] != step.stream)
+        self._of = {step.name: step.stream for step in program.steps}
+        across = (name for step in program.steps for name in step.after if self._of[name] != step.stream)
         self._events = {name: index for index, name in enumerate(dict.fromkeys(across))}
         self.events = len(self._events)  #: How many steps another stream waits for
-        self._of: Mapping[str, int] = of
         self._on_host = host_steps(program)
         self.helpers: set[str] = set()  #: The functions beside the runtime's that the statements call
 
@@ -130,6 +129,7 @@ class StepWriter:
         if seam is not None:
             self._seam(body.block(f"if (seams.{self._names.seams[seam.name]})", end=None), seam, stream)
             body = body.block("} else")
+        self.helpers |= {"opt_in"} if _has_dynamic(step) else set()
         for index, argument in enumerate(step.arguments):
             self._argument(body, index, argument)
         given = [f"a{i}" if isinstance(each, Bytes) else f"&a{i}" for i, each in enumerate(step.arguments)]
@@ -263,13 +263,8 @@ class StepWriter:
 
     # --- what is refused ---
 
-    @property
-    def opts_in(self) -> bool:
-        """Whether a kernel has dynamic shared memory: with its own it may be more than 48 KiB."""
-        return any(map(_has_dynamic, self._program.launches))
-
     def opt_in(self, body: Statements) -> None:
-        """Statements that allow kernels their dynamic shared memory."""
+        """Statements that allow kernels their dynamic shared memory: with their own it may be more than 48 KiB."""
         wanting = filter(_has_dynamic, self._program.launches)
         calls = (f"TRY(opt_in({self.kernel(each)}, {self._number(each.shared_bytes)}));" for each in wanting)
         body.lines(*dict.fromkeys(calls))

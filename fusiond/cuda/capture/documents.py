@@ -264,9 +264,8 @@ class _Filling:
         """Of the sizes, what came to these numbers in all launches. _NoFormula."""
         if len(set(numbers)) == 1:
             return numbers[0]
-        names = list(self._sizes)
-        products = [(name, self._sizes[name]) for name in names]
-        for one, other in itertools.combinations_with_replacement(names, 2):
+        products = list(self._sizes.items())
+        for one, other in itertools.combinations_with_replacement(self._sizes, 2):
             both = zip(self._sizes[one], self._sizes[other], strict=True)
             products.append((f"{one} * {other}", [a * b for a, b in both]))
         for text, values in products:

@@ -134,30 +134,27 @@ def _launch(
     values = binder(*args, **kwargs)[0]
     x, y, z = (*(int(each) for each in (grid(values) if callable(grid) else grid)), 1, 1)[:3]
     shape = x, y, z
-    start = functools.partial(_start, driver, compiled, shape, tuple(values.values()), stream, device)
+
+    def start() -> None:
+        """As it was called, on the stream and the device that were current then."""
+        now = driver.get_current_device()
+        if now != device:
+            driver.set_current_device(device)
+        try:
+            compiled[shape](*values.values(), stream=stream)
+        finally:
+            if now != device:
+                driver.set_current_device(now)
+
+    handed, said = dict[str, Argument](), ""
     try:
-        handed = {}
         for name, kind in compiled.src.signature.items():
             if isinstance(kind, str) and kind != "constexpr":
-                try:
-                    handed[name] = read(values[name], kind)
-                except Unseen as why:
-                    raise NotTaken(f"its argument {name} {why}") from None
+                said = f"its argument {name} "
+                handed[name] = read(values[name], kind)
+        said = ""
         return launch_of(compiled, handed, shape, stream, device, start)
-    except NotTaken as why:
+    except (NotTaken, Unseen) as why:
         name = getattr(function, "__name__", "kernel")
-        return RecordedLaunch(
-            Origin("", name, ()), shape, (1, 1, 1), 0, (), stream, device, start, f"{name} cannot be fused: {why}"
-        )
-
-
-def _start(driver: Any, compiled: Any, grid: GridLengths, values: tuple[Any, ...], stream: int, device: int) -> None:
-    """As it was called, on the stream and the device that were current then."""
-    now = driver.get_current_device()
-    if now != device:
-        driver.set_current_device(device)
-    try:
-        compiled[grid](*values, stream=stream)
-    finally:
-        if now != device:
-            driver.set_current_device(now)
+        unseen = f"{name} cannot be fused: {said}{why}"
+        return RecordedLaunch(Origin("", name, ()), shape, (1, 1, 1), 0, (), stream, device, start, unseen)

@@ -73,7 +73,7 @@ class Presence:
         RuntimeError when that is a thread; nothing is held then."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            listener.bind(_address(name))
+            listener.bind(b"\0" + name.encode())
             listener.listen(_MOST_ASKING)
             return cls(listener)
         except BaseException as problem:
@@ -169,7 +169,7 @@ class Asking:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.setblocking(False)
-            connection.connect(_address(name))
+            connection.connect(b"\0" + name.encode())
             return cls(connection)
         except OSError:
             connection.close()
@@ -232,10 +232,6 @@ def _clock(since: float) -> str:
     then = time.gmtime(math.floor(since))
     same_day = time.strftime("%F", then) == time.strftime("%F", time.gmtime())
     return time.strftime("%H:%M UTC" if same_day else "%F %H:%M UTC", then)
-
-
-def _address(name: str) -> bytes:
-    return b"\0" + name.encode()
 
 
 def _said(asking: socket.socket, data: bytes) -> bool:

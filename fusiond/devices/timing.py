@@ -60,8 +60,10 @@ def warm_up(run: Callable[[], None], clock_mhz: Callable[[], float | None], leas
     """Run until the device's clock is steady, at least `least` times, and for `most_secs` if it never is."""
     readings: deque[float] = deque(maxlen=READINGS)
     begun = time.monotonic()
-    for done in range(1, 1 << 30):
+    done = 0
+    while True:
         run()
+        done += 1
         clock = clock_mhz()
         if clock is not None:
             readings.append(clock)
@@ -69,7 +71,6 @@ def warm_up(run: Callable[[], None], clock_mhz: Callable[[], float | None], leas
         steady = None if clock is None else is_steady(readings)
         if done >= least and (steady is not False or spent > most_secs):
             return WarmUp(secs=spent, steady=steady)
-    raise AssertionError
 
 
 def is_steady(readings: Sequence[float]) -> bool:

@@ -76,11 +76,9 @@ def halves(rows: CodeRows, at: PtxInstruction, operand: Operand) -> list[int]:
 
 def cvta(rows: CodeRows, at: PtxInstruction, words: Sequence[str]) -> None:
     target, source = at.operands
-    names = [each for each in words if each in SPACES]
-    back = "to" in words
     a, d = rows.value(source, "u64", at), rows.result(target, 8, at)
-    space = names[0] if names else ""
+    space = next((each for each in words if each in SPACES), "")
     if space == "global":
         rows.emit(at, "mov.b64", d=d, a=a)
     else:
-        rows.emit(at, f"cvta.{'to.' if back else ''}{space}", d=d, a=a)
+        rows.emit(at, f"cvta.{'to.' if 'to' in words else ''}{space}", d=d, a=a)

@@ -74,14 +74,13 @@ def _between(result: LaunchCounts, shared: bool, there: int, stays: int) -> tupl
 def known(ran: Sequence[LaunchCounts]) -> list[bool]:
     """Of each launch, whether the L2 was as it would be from its begin until nothing of it was left there: until then
     launches that were not run as they would be may have left others of its lines, or written them back."""
+    run = [each.settled and (each.sampled == 1.0 or each.renewed) for each in ran]
     before, exact = [], True
-    for each in ran:
+    for each, ready in zip(ran, run, strict=True):
         before.append(exact)
-        run = each.settled and (each.sampled == 1.0 or each.renewed)
-        exact = run and (exact or each.renewed)
+        exact = ready and (exact or each.renewed)
     found, behind = list(before), True
     for k in reversed(range(len(ran))):
         found[k] &= behind
-        run = ran[k].settled and (ran[k].sampled == 1.0 or ran[k].renewed)
-        behind = run and (behind or ran[k].renewed)
+        behind = run[k] and (behind or ran[k].renewed)
     return found

@@ -48,15 +48,13 @@ class _Analysis:
         self._steering: set[str] = set()
 
     def uses(self) -> Uses:
-        size = -1
-        while size != (size := self._size()):
+        size, before = 0, -1
+        while size != before:
             for each in self._kernel.instructions:
                 self._one(each)
+            known = [*self._places.values(), *self._values.values(), self._on_chip, self._mapped]
+            size, before = sum(map(len, [*known, self._reads, self._writes, self._steering])), size
         return Uses(reads=frozenset(self._reads), writes=frozenset(self._writes), steering=frozenset(self._steering))
-
-    def _size(self) -> int:
-        known = [*self._places.values(), *self._values.values()]
-        return sum(map(len, [*known, self._on_chip, self._mapped, self._reads, self._writes, self._steering]))
 
     def _one(self, at: PtxInstruction) -> None:
         base, *rest = at.opcode.split(".")

@@ -55,15 +55,14 @@ class Gpu:
     def calibrated(self, figures: Mapping[str, float]) -> Gpu:
         """With what `fusiond calibrate` found on the device (by the names of `fusiond.devices.calibration`) in the
         place of the data sheet's figures. The clock is the one at which the measured multiply-adds run."""
-        found = self
+        found: dict[str, float] = {}
         if figures.get("copy_gbs", 0.0) > 0:
-            found = dataclasses.replace(found, dram_gbs=figures["copy_gbs"])
+            found["dram_gbs"] = figures["copy_gbs"]
         if figures.get("fp32_tflops", 0.0) > 0:
-            clock = figures["fp32_tflops"] * 1e6 / (2 * _FMA_LANES[self.arch] * self.multiprocessors)
-            found = dataclasses.replace(found, clock_mhz=clock)
+            found["clock_mhz"] = figures["fp32_tflops"] * 1e6 / (2 * _FMA_LANES[self.arch] * self.multiprocessors)
         if figures.get("kernel_gap_us", 0.0) > 0:
-            found = dataclasses.replace(found, launch_gap_us=figures["kernel_gap_us"])
-        return found
+            found["launch_gap_us"] = figures["kernel_gap_us"]
+        return dataclasses.replace(self, **found)  # type: ignore[arg-type]
 
 
 _FMA_LANES = {"sm_80": 64, "sm_89": 128, "sm_90": 128}

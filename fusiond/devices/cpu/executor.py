@@ -96,6 +96,9 @@ class CpuProgram:
         self._blocks = {name: HostAllocation(name, members) for name, members in homes(program).items()}
         self._of = {name: block for block in self._blocks.values() for name in block.views}
         self._symbols = self._found_symbols()
+        views = {name: view for block in self._blocks.values() for name, view in block.views.items()}
+        self._raw: dict[str, np.ndarray] = {name: view.view(np.uint8) for name, view in views.items()}
+        self._raw |= self._symbols
         self._pristine: dict[str, Array] = {}
 
     # --- buffers ---
@@ -107,9 +110,7 @@ class CpuProgram:
             self._of[buffer].views[buffer][:] = data
 
     def read(self, buffer: str) -> Array:
-        if buffer in self._symbols:
-            return self._symbols[buffer].copy().view(numpy_dtype(self.program.buffer(buffer).dtype))
-        return self._of[buffer].views[buffer].copy()
+        return self._raw[buffer].copy().view(numpy_dtype(self.program.buffer(buffer).dtype))
 
     def snapshot(self, *, outputs: bool = False) -> None:
         self._pristine = {
@@ -256,9 +257,7 @@ class CpuProgram:
 
     def _bytes(self, buffer: str, step: Step) -> np.ndarray:
         self._live(buffer, step)
-        if buffer in self._symbols:
-            return self._symbols[buffer]
-        return self._of[buffer].views[buffer].view(np.uint8)
+        return self._raw[buffer]
 
     def _address(self, buffer: str, step: Step) -> int:
         return self._bytes(buffer, step).ctypes.data

@@ -54,11 +54,10 @@ class DeviceData:
         if address is None:
             return self._host.fill(loaded, buffer, seed, kind=kind)
         with named(f"filling {buffer.name!r}"):
-            if not is_read(buffer):
-                byte = poison_byte(buffer.dtype, seed if kind is None else kind)
-                return self._set(address, byte, buffer.size_bytes)
-            if buffer.fill.kind == "zeros":
-                return self._set(address, 0, buffer.size_bytes)
+            if not is_read(buffer) or buffer.fill.kind == "zeros":
+                byte = 0 if is_read(buffer) else poison_byte(buffer.dtype, seed if kind is None else kind)
+                self._cuda.memset_d8(address, byte, buffer.size_bytes)
+                return None
             key = content(buffer, seed)
             kept = self._used(key)
             if kept is not None:
@@ -147,10 +146,6 @@ class DeviceData:
             self.clear()
         self._kept.clear()
         self._kernels.close()
-
-    def _set(self, address: int, byte: int, size_bytes: int) -> None:
-        if size_bytes:
-            self._cuda.memset_d8(address, byte, size_bytes)
 
     def _same_bytes(self, one: int, other: int, size_bytes: int) -> bool:
         """Compared in the widest words that both lie in."""

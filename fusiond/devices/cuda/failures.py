@@ -35,12 +35,8 @@ def named(what: str) -> Iterator[None]:
     PyCUDA's exceptions are known by their module, so that this file needs no PyCUDA."""
     try:
         yield
-    except ExecutionError:
-        raise
-    except DriverError as problem:
-        raise ExecutionError(outcome_of(str(problem)), f"{what}: {problem}") from None
     except Exception as problem:
-        if not type(problem).__module__.startswith("pycuda"):
+        if not isinstance(problem, DriverError) and not type(problem).__module__.startswith("pycuda"):
             raise
         text = " ".join(str(problem).split())
         raise ExecutionError(outcome_of(text), f"{what}: {text}") from None

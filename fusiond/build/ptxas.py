@@ -121,8 +121,7 @@ def _run_ptxas(
     ignored = next((line for line in messages.splitlines() if "setmaxnreg" in line), None)
     if ignored is not None:  # "setmaxnreg ignored ...": the kernel would spill, or have none of what it was built for
         return BuildFailed(reason=" ".join(ignored.split()), log=messages)
-    warnings = [line for line in messages.splitlines() if "warning" in line]
-    return data, facts, "\n".join(warnings)
+    return data, facts, "\n".join(line for line in messages.splitlines() if "warning" in line)
 
 
 def _table_ptx(front: NamedPtx) -> str:

@@ -150,12 +150,10 @@ class _Lowering:
         at = begin
         while at < len(self._tokens):
             token = self._tokens[at]
-            if token.text in _ALIGNERS:  # the arena is aligned to a page
-                at = self._behind_parentheses(at)
-                continue
-            if token.text == "decltype":
+            if token.text in _ALIGNERS or token.text == "decltype":
                 end = self._behind_parentheses(at)
-                declaration += self._tokens[at:end]
+                if token.text == "decltype":  # not alignment: the arena is aligned to a page
+                    declaration += self._tokens[at:end]
                 at = end
                 continue
             if token.kind == "string" or token.text in (";", "[", "(", "{", "=") or (token.text == "," and not depth):

@@ -7,7 +7,7 @@ from fusiond.build.exporting.header import caller_arenas, signature
 from fusiond.build.exporting.layout import Giver
 from fusiond.build.exporting.steps import StepWriter, refuse
 from fusiond.model.codegen.statements import Statements
-from fusiond.model.program import Program, homes
+from fusiond.model.program import Buffer, Program, homes
 
 
 def implementation(program: Program, header: str) -> str:
@@ -39,9 +39,8 @@ def implementation(program: Program, header: str) -> str:
 def _declarations(program: Program) -> str:
     text = Statements()
     for source in program.sources:
-        text.line(f'extern "C" const void* {getter(program, source.name, "entry")}(int index);')
-        if source.symbols:
-            text.line(f'extern "C" const void* {getter(program, source.name, "symbol")}(int index);')
+        for what in ("entry", "symbol") if source.symbols else ("entry",):
+            text.line(f'extern "C" const void* {getter(program, source.name, what)}(int index);')
     return text.text()
 
 
@@ -136,22 +135,22 @@ def _resolve(body: Statements, program: Program, names: cxx.CxxNames) -> None:
     body.lines(*(f"at.{each} = buffers.{each};" for each in names.pitches.values()))
     used = {name for step in program.steps for name in step.touched}
     used |= {name for seam in program.seams for name in (*seam.reads, *seam.writes)}
-    for name in (each.name for each in program.buffers if each.symbol is not None and each.name in used):
-        block = body.block("")
-        symbol, of_ptx = _symbol(program, name)
-        if of_ptx:
-            block.line(f"const void* address = {symbol};")
-            block.line("if (!address) return cudaErrorInvalidSymbol;")
-            block.line(f"at.{names.buffers[name]} = static_cast<char*>(const_cast<void*>(address));")
+    for each in program.buffers:
+        if each.symbol is None or each.name not in used:
             continue
-        block.line("void* address = nullptr;")
-        block.line(f"TRY(cudaGetSymbolAddress(&address, {symbol}));")
-        block.line(f"at.{names.buffers[name]} = static_cast<char*>(address);")
+        block = body.block("")
+        symbol, of_ptx = _symbol(program, each)
+        if of_ptx:
+            block.lines(f"const void* address = {symbol};", "if (!address) return cudaErrorInvalidSymbol;")
+        else:
+            block.lines("void* address = nullptr;", f"TRY(cudaGetSymbolAddress(&address, {symbol}));")
+        address = "const_cast<void*>(address)" if of_ptx else "address"
+        block.line(f"at.{names.buffers[each.name]} = static_cast<char*>({address});")
 
 
-def _symbol(program: Program, name: str) -> tuple[str, bool]:
+def _symbol(program: Program, buffer: Buffer) -> tuple[str, bool]:
     """What hands a variable out, and whether it is one of PTX: then that is where it is, and not what stands for it."""
-    source, _, variable = (program.buffer(name).symbol or "").partition(":")
+    source, _, variable = (buffer.symbol or "").partition(":")
     index = program.source(source).symbols.index(variable)
     return f"{getter(program, source, 'symbol')}({index})", is_ptx(program.source(source))
 
@@ -188,7 +187,7 @@ def _public(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
         _arena(text, program, names, writer, home)
     for each in program.buffers:
         if each.symbol is not None:
-            _variable(text, program, names, writer, each.name)
+            _variable(text, program, names, writer, each)
     _launch(text, program, names, writer)
     return text.text()
 
@@ -207,9 +206,8 @@ def _arena(text: Statements, program: Program, names: cxx.CxxNames, writer: Step
     text.line("")
 
 
-def _variable(text: Statements, program: Program, names: cxx.CxxNames, writer: StepWriter, buffer: str) -> None:
-    each = program.buffer(buffer)
-    kind, name, size = cxx.element(each.dtype), names.buffers[buffer], writer.bytes_of(buffer)
+def _variable(text: Statements, program: Program, names: cxx.CxxNames, writer: StepWriter, buffer: Buffer) -> None:
+    kind, name, size = cxx.element(buffer.dtype), names.buffers[buffer.name], writer.bytes_of(buffer.name)
     symbol, of_ptx = _symbol(program, buffer)
     more = "[[maybe_unused]] const Sizes& sizes, cudaStream_t stream"
     body = text.block(f"cudaError_t set_{name}(const {kind}* values, {more})")
@@ -221,7 +219,7 @@ def _variable(text: Statements, program: Program, names: cxx.CxxNames, writer: S
         back = f"cudaMemcpyFromSymbolAsync(values, {symbol}, {size}, 0, cudaMemcpyDefault, stream)"
     body.line(f"return {to};")
     text.line("")
-    if each.role.compared:
+    if buffer.role.compared:
         body = text.block(f"cudaError_t get_{name}({kind}* values, {more})")
         body.line(f"return {back};")
         text.line("")

@@ -63,11 +63,8 @@ def _defined(words: Sequence[str], work: Path) -> set[str]:
 
 def _declared(headers: Path) -> set[str]:
     """Every function of the interface, as far as the headers say; the library has more (names with `_v2`)."""
-    texts = [
-        (headers / each).read_text()
-        for each in ("cuda_runtime_api.h", "crt/host_runtime.h")
-        if (headers / each).is_file()
-    ]
+    files = (headers / each for each in ("cuda_runtime_api.h", "crt/host_runtime.h"))
+    texts = [each.read_text() for each in files if each.is_file()]
     found = {name for text in texts for name in _DECLARED.findall(text) if "cuda" in name}
     macros = {f"{name}_{kind.lower()}" for text in texts for kind, name in _PER_THREAD.findall(text)}
     return found | macros

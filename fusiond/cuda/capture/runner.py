@@ -87,10 +87,9 @@ def _without_gpu(words: Sequence[str], out: Path, arguments: argparse.Namespace)
         folder = Path(place)
         (folder / name).symlink_to(library)
         with LaunchService(folder) as service:
-            found = os.environ.get("LD_LIBRARY_PATH")
             environment = {
                 **_environment(out, arguments),
-                "LD_LIBRARY_PATH": os.pathsep.join([str(folder), *([found] if found else [])]),
+                "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")])),
                 "FUSIOND_CAPTURE_SOCKET": str(service.path),
             }
             if arguments.kernels == "none":

@@ -188,7 +188,6 @@ class LaunchGroup:
         self._take(self.asker.look(self._asked))
 
     def _take(self, found: Found) -> None:
-        launches = self._launches
         assert self._asked is not None
         if found.state not in ("unknown", "refused"):
             self._found = found
@@ -197,7 +196,8 @@ class LaunchGroup:
             return
         assert found.program is not None
         try:
-            self._fused = built(found.program, self._asked, launches, self._values, launches[0].device, found.arch)
+            device = self._launches[0].device
+            self._fused = built(found.program, self._asked, self._launches, self._values, device, found.arch)
         except Unusable as problem:
             self._decide("refused", str(problem))
             return
@@ -226,14 +226,10 @@ _apart: dict[str, str] = {}  #: Launches that came together and that nobody asks
 
 def apart(launches: Sequence[RecordedLaunch]) -> bool:
     """Whether these launches are not a group, whatever the kernels are; why, `explained` says."""
-    first, why = launches[0], ""
-    for each in launches:
-        if each.unseen:
-            why = each.unseen
-        elif (each.stream, each.device) != (first.stream, first.device):
-            why = "they go to several streams; one launch is in one stream"
-        if why:
-            break
+    here = launches[0].stream, launches[0].device
+    several = "they go to several streams; one launch is in one stream"
+    whys = (each.unseen or ("" if (each.stream, each.device) == here else several) for each in launches)
+    why = next(filter(None, whys), "")
     if why and len(_apart) < MOST_GROUPS:
         _apart[" + ".join(each.origin.plain for each in launches)] = why
     return bool(why)

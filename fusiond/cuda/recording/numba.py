@@ -4,6 +4,7 @@ While a recorder is open, a compiled kernel's `launch` leaves the launch to the 
 handed over as seven numbers and more, of which one is its address; what a kernel writes is what its PTX may write.
 """
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -92,8 +93,15 @@ def _recorded(launch: Callable[..., Any]) -> Callable[..., Any]:
         recorder = launches.current()
         if recorder is None:
             return launch(self, args, griddim, blockdim, stream, sharedmem)
-        device = int(sys.modules["numba.cuda"].current_context().device.id)
-        run = functools.partial(_run, launch, self, device, args, griddim, blockdim, stream, sharedmem)
+        cuda = sys.modules["numba.cuda"]
+        device = int(cuda.current_context().device.id)
+
+        def run() -> None:
+            """As it was called, on the device that was current then."""
+            same = int(cuda.current_context().device.id) == device
+            with contextlib.nullcontext() if same else cuda.gpus[device]:
+                launch(self, args, griddim, blockdim, stream, sharedmem)
+
         recorder.add(_launch(self, args, lengths(griddim), lengths(blockdim), stream, int(sharedmem), device, run))
         return None
 
@@ -114,13 +122,3 @@ def _launch(
         return RecordedLaunch(_origin(kernel, handed), grid, block, shared, tuple(handed), *where)
     except Unseen as why:
         return RecordedLaunch(Origin("", name, ()), grid, block, shared, (), *where, f"{said} {why}")
-
-
-def _run(launch: Callable[..., Any], kernel: Any, device: int, args: Any, *shape: Any) -> None:
-    """As it was called, on the device that was current then."""
-    cuda = sys.modules["numba.cuda"]
-    if int(cuda.current_context().device.id) == device:
-        launch(kernel, args, *shape)
-    else:
-        with cuda.gpus[device]:
-            launch(kernel, args, *shape)

@@ -303,7 +303,7 @@ def _valid(wanted: Sequence[_Seed], space: Space, group: KernelGroup) -> tuple[t
 
 def _wanted(group: KernelGroup, limits: DeviceLimits, natives: Mapping[str, int]) -> list[_Seed]:
     caps = limits.registers_per_sm > 0
-    bounded = caps and any(slot.kernel.parsed.resident_blocks for slot in group.slots)
+    bounded = any(slot.kernel.parsed.resident_blocks for slot in group.slots)
     inherited: dict[str, Value] = {"cap": "given" if bounded else "native"} if caps else {}
     order: dict[str, Value] = {"order": _orders(group)[0], **({"cap": "none"} if caps else {})}
     given: dict[str, Value] = {f"threads.{slot.letter}": volume(slot.kernel.block.shapes[0]) for slot in group.slots}

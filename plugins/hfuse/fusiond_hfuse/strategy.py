@@ -312,8 +312,10 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         about = analysis.payload
         if analysis.alone:
             return None
+        whole = about.group.letters
+        groups = pairing.read(config.text("groups"), whole) if "groups" in config else (whole,)
         threads: dict[str, int] = {}
-        for letters, own in _own_configs(config, _groups(about.group, config)):
+        for letters, own in _own_configs(config, groups):
             if len(letters) == 1:
                 threads[letters] = own.integer("alone")
             elif "kind" not in own:
@@ -372,13 +374,8 @@ def _schedule(about: GroupAnalysis, group: KernelGroup, config: Config) -> Fusio
     return partition.schedule(group.at(config), config, about.target.limits.multiprocessors)
 
 
-def _groups(group: KernelGroup, config: Config) -> tuple[str, ...]:
-    """The letters of each launch of a config."""
-    return pairing.read(config.text("groups"), group.letters) if "groups" in config else (group.letters,)
-
-
 def _own_configs(config: Config, groups: tuple[str, ...]) -> Iterator[tuple[str, Config]]:
-    """Each group's own part of a config, without the group's name: `ac.kind` as `kind`, `alone.b` as `alone`."""
+    """The letters of each launch, and its own part of a config: `ac.kind` as `kind`, `alone.b` as `alone`."""
     for letters in groups:
         if len(groups) == 1:
             values = {name: value for name, value in config.items() if name != "groups"}

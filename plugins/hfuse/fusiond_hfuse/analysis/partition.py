@@ -78,7 +78,8 @@ def schedule(group: KernelGroup, config: Config, multiprocessors: int = 0) -> Fu
     shape that a kernel does not have."""
     kind = config.text("kind")
     level = str(config.get("level", "warp")) if kind == "horizontal" else "warp"
-    mapped = str(config.get("map", "pad")) if kind == "horizontal" and level == "warp" else "pad"
+    beside = kind == "horizontal" and level == "warp"
+    mapped = str(config.get("map", "pad")) if beside else "pad"
     threads = {
         letter: config.integer("threads" if kind == "vertical" else f"threads.{letter}") for letter in group.letters
     }
@@ -97,7 +98,7 @@ def schedule(group: KernelGroup, config: Config, multiprocessors: int = 0) -> Fu
         shape = block_shape(slots[letter], threads[letter])
         side = FusedSide(slot=slots[letter], shape=shape, first=first, barrier=barrier, virtual=virtual[letter])
         sides.append(side)
-        first += threads[letter] if kind == "horizontal" and level == "warp" else 0
+        first += threads[letter] if beside else 0
     return FusionSchedule(
         kind=kind, level=level, assign=config.text("assign") if level == "block" else "", map=mapped,
         blocks=config.integer("blocks") * multiprocessors if mapped == "stride" else 0, sides=tuple(sides),

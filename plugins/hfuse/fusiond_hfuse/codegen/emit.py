@@ -159,9 +159,7 @@ def composed(group: KernelGroup, programs: Sequence[tuple[str, Program]], launch
     steps = [step for part in parts for step in part.steps if step.counted]
     places: dict[str, str] = {}
     for (letters, _), part in zip(programs, parts, strict=True):
-        source, ptx = part.sources[0], part.sources[0].language is SourceLanguage.PTX
-        spaces = {letter: _namespace(letter, ptx=ptx) if len(letters) > 1 else "" for letter in letters}
-        places |= {letter: f"{source.name}:{space}" for letter, space in spaces.items()}
+        places |= _places(letters, part.sources[0])
     tickets = (each for _, program in programs for each in program.buffers if each.name.startswith("tickets."))
     names = (fuse.listed(group.among(letters).names) for letters, _ in programs)
     found = Program(
@@ -196,6 +194,12 @@ def _part(letters: str, program: Program, stream: int) -> Program:
     if len(letters) > 1:
         sources = tuple(dataclasses.replace(each, name=name) for each in sources)
     return dataclasses.replace(program, sources=sources, steps=tuple(map(renamed, program.steps)))
+
+
+def _places(letters: str, source: Source) -> dict[str, str]:
+    """Letter -> what stands before the name of a variable of the slot in the source of a part."""
+    ptx, alone = source.language is SourceLanguage.PTX, len(letters) == 1
+    return {letter: f"{source.name}:{'' if alone else _namespace(letter, ptx=ptx)}" for letter in letters}
 
 
 def _namespace(letter: str, *, ptx: bool) -> str:

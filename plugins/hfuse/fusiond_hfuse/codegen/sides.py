@@ -9,7 +9,7 @@ from fusiond_hfuse.frontend import shadows
 from fusiond_hfuse.frontend.fusion_group import FusionSlot
 from fusiond_hfuse.frontend.kernel_file import define_values
 from fusiond_hfuse.frontend.shadows import SHARED
-from fusiond_hfuse.frontend.source_kernel import KernelArgument, KernelParameter, SourceKernel, applied
+from fusiond_hfuse.frontend.source_kernel import KernelArgument, KernelParameter, applied
 
 ARENA = "fusiond_arena"
 
@@ -32,7 +32,9 @@ def namespace(side: FusedSide) -> str:
         lines += [*(f'#pragma push_macro("{name}")' for name in macros), ""]
     if defines:
         lines += [*(f"#define {name} {value}".rstrip() for name, value in defines), ""]
-    lines += [edited(kernel).strip("\n"), "", *_side(side), ""]
+    text = applied(kernel.unit.text, kernel.parsed.edits)  # which includes nothing
+    edited = "\n".join(line.rstrip(" \t") for line in text.split("\n")).strip("\n")
+    lines += [edited, "", *_side(side), ""]
     if macros:
         lines += [*(f'#pragma pop_macro("{name}")' for name in macros), ""]
     lines += [f"}}  // namespace fusiond_{side.slot.letter}", ""]
@@ -56,12 +58,6 @@ def _barrier(side: FusedSide) -> Iterator[str]:
         yield f"        {'::__syncthreads();' if side.barrier == 0 else calls[0]}"
     yield "    }"
     yield "};"
-
-
-def edited(kernel: SourceKernel) -> str:
-    """The kernel's text, which includes nothing, with the parser's edits done."""
-    text = applied(kernel.unit.text, kernel.parsed.edits)
-    return "\n".join(line.rstrip(" \t") for line in text.split("\n"))
 
 
 def _side(side: FusedSide) -> Iterator[str]:

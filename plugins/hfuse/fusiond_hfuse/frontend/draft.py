@@ -148,15 +148,20 @@ def _entry(path: str, name: str, known: frozenset[str], unit: TranslationUnit) -
 # --- the text -------------------------------------------------------------------------------------------
 
 
-def _lines(draft: KernelDraft) -> Iterator[str]:
-    own, unknown = draft.parsed, f'"{UNKNOWN}"'
-    yield f"# Drafted by `fusiond init`. {unknown} stands for what the source does not say."
+def _comments(draft: KernelDraft) -> Iterator[str]:
+    own = draft.parsed
+    yield f'# Drafted by `fusiond init`. "{UNKNOWN}" stands for what the source does not say.'
     yield from (f"# {each}" for each in draft.remarks)
     yield from (f"# Not read: {each}" for each in draft.unit.unread)
     yield from (f"# Cannot be fused as it is: {each.detail}" for each in own.rejections)
     yield from (f"# Cannot be passed: {each.name}: {each.unfit}" for each in own.parameters if each.unfit)
     for site in draft.launched:
         yield f"# Launched in {PurePath(draft.unit.where(site.line)).name}: {site.text}"
+
+
+def _lines(draft: KernelDraft) -> Iterator[str]:
+    own, unknown = draft.parsed, f'"{UNKNOWN}"'
+    yield from _comments(draft)
     yield f"kernel: {(draft.name or own.entry).rpartition('::')[2]}"
     yield f"source: {PurePath(draft.path).name}"
     yield f"entry: {_quoted(own.entry)}"

@@ -8,9 +8,9 @@ is refused here, or by the second look at the edited text (kernel_parser.py); su
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
-from fusiond_hfuse.frontend import cursors, directives, launches, shadows
+from fusiond_hfuse.frontend import cursors, directives, launches
 from fusiond_hfuse.frontend.cursors import RECORDS, SCOPES, CursorKind, cindex
 from fusiond_hfuse.frontend.edited_text import EditedText
 from fusiond_hfuse.frontend.shadows import PASSED, SHADOWED, SHADOWS
@@ -26,6 +26,7 @@ _RESERVED = re.compile(
     r"(?i:fusiond_)\w*|(?:thread|block)Idx|(?:block|grid)Dim|__syncthreads\w*|u?int3|dim3|make_uint3|const|void|unsigned"
     r"|int|struct|operator|return|while|if|using|namespace|extern|static_cast|reinterpret_cast"
 )
+_OPENING = re.compile(r"\s*([(<])")
 _LINKAGE = re.compile(r'\bextern\s*" *"\s*(\{)?')  #: Of a text whose strings are blank
 
 
@@ -47,13 +48,13 @@ class Shadowing:
         for each in (*self.functions, body):
             calls.setdefault(each.spelling, set()).update(name for _, name in self._mentions(each))
         own = {each.spelling for each in self.functions if self._sees(each)}
-        self.seeing = shadows.closure(calls, own) - {body.spelling}
+        self.seeing = _closure(calls, own) - {body.spelling}
         waits = {
             function.spelling
             for function in (*self.functions, body)
             if any(each.kind is CursorKind.CALL_EXPR and each.spelling == _BARRIER for each in cursors.below(function))
         }
-        self.meeting = shadows.closure(calls, waits) | {_BARRIER}
+        self.meeting = _closure(calls, waits) | {_BARRIER}
 
     def meets(self) -> bool:
         """Whether something in the text is called like what threads of a warp wait for each other in."""
@@ -111,7 +112,7 @@ class Shadowing:
 
     def _shadow(self, function: cindex.Cursor) -> None:
         """Put the shadow parameters in front of a function's own."""
-        opening = shadows.behind_parenthesis(self.text.code, function.location.offset, function.spelling)
+        opening = _behind_parenthesis(self.text.code, function.location.offset, function.spelling)
         if opening is None:
             self.text.refuse("macro", function, f"the declaration of {function.spelling} stands inside a macro")
             return
@@ -167,7 +168,7 @@ class Shadowing:
 
     def _called(self, offset: int, name: str) -> None:
         """A place where a function that sees the block is named: a call, or it is refused."""
-        opening = shadows.behind_parenthesis(self.text.code, offset, name)
+        opening = _behind_parenthesis(self.text.code, offset, name)
         if opening is None:
             line = self.text.code.count("\n", 0, offset) + 1
             self.text.refuse("helper", line, f"{name} sees the block, and its address is taken")
@@ -224,3 +225,32 @@ def _of_assembly(tokens: list[cindex.Token], position: int) -> str:
     match = _ASM_FORBIDDEN.search(template)
     why = "acts on more than a side of a fused block, or reads where the thread is in it"
     return f"with `{match.group()}`, which {why}" if match is not None else ""
+
+
+def _closure(called: Mapping[str, Set[str]], begin: Iterable[str]) -> frozenset[str]:
+    """The names of all functions that reach one of `begin`. `called`: by function, what it calls."""
+    found = set(begin)
+    while more := {name for name, inner in called.items() if name not in found and inner & found}:
+        found |= more
+    return frozenset(found)
+
+
+def _behind_parenthesis(code: str, start: int, name: str) -> int | None:
+    """The offset behind the parenthesis that opens the list of a function named at `start`, template arguments skipped.
+
+    None when the name does not stand there (a macro hides it) or no parenthesis follows (its address is taken)."""
+    if not code.startswith(name, start):
+        return None
+    position = start + len(name)
+    match = _OPENING.match(code, position)
+    if match and match.group(1) == "<":
+        depth, nested, position = 1, 0, match.end()
+        while depth and position < len(code):
+            mark = code[position]
+            nested += {"(": 1, ")": -1}.get(mark, 0)
+            depth += 0 if nested else {"<": 1, ">": -1}.get(mark, 0)
+            position += 1
+            if mark in ";{":
+                return None
+        match = _OPENING.match(code, position)
+    return match.end() if match and match.group(1) == "(" else None

@@ -18,6 +18,7 @@ from fusiond.model.program import Source, SourceKind, SourceLanguage
 
 TIMEOUT_SECS = 120.0
 OWN_SECS = 300.0  #: For fusiond's own sources
+_MISSING = "no C++ compiler: install g++ (Debian, Ubuntu: apt install g++), or name one in FUSIOND_CXX"
 _NO_PLACE: set[Path] = set()  #: Precompiled preludes that could not be kept: not made again in this process
 _HOST_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off")
 
@@ -29,9 +30,7 @@ def find() -> str | None:
 
 def missing() -> str | None:
     """What is missing, with the remedy; None when the compiler is there."""
-    if find() is None:
-        return "no C++ compiler: install g++ (Debian, Ubuntu: apt install g++), or name one in FUSIOND_CXX"
-    return None
+    return None if find() else _MISSING
 
 
 @functools.cache
@@ -139,7 +138,7 @@ def exported_symbol(source: Source, symbol: str) -> str:
 def _compiler() -> str:
     compiler = find()
     if compiler is None:
-        raise DeviceError(missing() or "")
+        raise DeviceError(_MISSING)
     return compiler
 
 

@@ -62,21 +62,15 @@ def _places(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:
         )
         body.line("long long end = 0;")
         for home, members in homes(program).items():
-            if _lies_in(program, home, where):
+            # What the caller may leave out has a place, too.
+            placed = layout.giver(program, home) is where or members[0].name in layout.optional(program)
+            if placed and layout.workspace_of(members[0].memory) is where:
                 for each in members:
                     offset = cxx.number(each.offset_bytes, names)
                     body.line(f"at.{names.buffers[each.name]} = base + end + {offset};")
                 body.line(f"end += ceil_div({writer.home_bytes(home)}, 256LL) * 256LL;")
         body.line("return end;")
     return text.text()
-
-
-def _lies_in(program: Program, home: str, where: Giver) -> bool:
-    """Whether an allocation has a place in a workspace; what the caller may leave out has one too."""
-    buffer = homes(program)[home][0]
-    if layout.giver(program, home) is where:
-        return True
-    return where is layout.workspace_of(buffer.memory) and buffer.name in layout.optional(program)
 
 
 def _check(program: Program, names: cxx.CxxNames, writer: StepWriter) -> str:

@@ -8,6 +8,7 @@ else it is filled with numbers that do no harm as indices.
 import collections
 import itertools
 import json
+import operator
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,10 +45,10 @@ class Undescribed(Exception):
 def representative(launches: Sequence[CapturedLaunch]) -> CapturedLaunch:
     """The launch of a kernel that a document is about: one whose memory was kept, else the first of the commonest
     shape."""
+    shape = operator.attrgetter("grid", "block", "shared_bytes")
+    counts = collections.Counter(map(shape, launches))
     kept = next((each for each in launches if each.data), None)
-    shapes = collections.Counter((each.grid, each.block, each.shared_bytes) for each in launches)
-    common = shapes.most_common(1)[0][0]
-    return kept or next(each for each in launches if (each.grid, each.block, each.shared_bytes) == common)
+    return kept or max(launches, key=lambda each: counts[shape(each)])
 
 
 def described(

@@ -184,12 +184,12 @@ def _precompiled(compiler: str, cache: BuildCache, work: Path) -> None:
 
 def _included(source: Source) -> list[tuple[str, str]]:
     """Every file in the include folders: an edited header must not be answered by an old object."""
-    found = []
-    for folder in source.include_dirs:
-        for path in sorted(Path(folder).rglob("*")):
-            if path.is_file() and path.suffix in (".h", ".hpp", ".cuh", ".inc", ".inl", ".cu"):
-                found.append((str(path.relative_to(folder)), text_key(path.read_bytes())))
-    return found
+    return [
+        (str(path.relative_to(folder)), text_key(path.read_bytes()))
+        for folder in source.include_dirs
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file() and path.suffix in (".h", ".hpp", ".cuh", ".inc", ".inl", ".cu")
+    ]
 
 
 def _run(command: Sequence[str], work: Path) -> BuildFailed | compilers.Retriable | None:

@@ -54,14 +54,13 @@ def cubin(
     assembly: Assembly, cache: BuildCache, key: str, options: Sequence[str], cap: int | None, arch: str
 ) -> Cubin | BuildFailed:
     """What is assembled under a cap, from the cache where `key` is in it."""
-    front = assembly.front
     failed = cache.failure(key)
     if failed is not None:
         return failed
     binary, facts = cache.get(key, ".cubin"), cache.get(key, ".facts")
     if binary is not None and facts is not None:
         try:
-            return _cubin_of(binary, json.loads(facts.read_text()), front)
+            return _cubin_of(binary, json.loads(facts.read_text()), assembly.front)
         except (OSError, ValueError, KeyError, TypeError):
             log.warning("%s cannot be read, building again", facts)
     made = _run_ptxas(assembly, options, cap, arch)
@@ -73,7 +72,7 @@ def cubin(
     binary = cache.put(key, ".cubin", data)
     entry = {"facts": plain(reported), "log": messages}
     cache.put(key, ".facts", json.dumps(entry))
-    return _cubin_of(binary, entry, front)
+    return _cubin_of(binary, entry, assembly.front)
 
 
 def _cubin_of(binary: Path, entry: Mapping[str, Any], front: NamedPtx) -> Cubin:

@@ -1180,8 +1180,7 @@ class _Run:
         name = {"float32": "c_float", "float64": "c_double"}.get(dtype, f"c_{dtype}")
         if not hasattr(ctypes, name):
             raise LaunchError(f"step {step['name']}: a host function takes pointers and plain numbers only")
-        found: object = getattr(ctypes, name).from_buffer_copy(self._value(argument, step))
-        return found
+        return getattr(ctypes, name).from_buffer_copy(self._value(argument, step))
 
 
 def _packed(dtype: str, value: float, where: str) -> bytes:

@@ -15,7 +15,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -190,7 +190,7 @@ class _Process:
         return (
             _text(name)
             + struct.pack("<IIII", registers, places.shared_bytes, places.local_bytes, min(int(np.prod(limits)), 1024))
-            + b"".join(_counted(struct.pack("<II", each.offset_bytes, each.size_bytes) for each in parameters))
+            + b"".join(_counted([struct.pack("<II", each.offset_bytes, each.size_bytes) for each in parameters]))
         )
 
     def _launch(self, fields: Fields) -> bytes:
@@ -230,6 +230,5 @@ def _text(text: str | bytes) -> bytes:
     return struct.pack("<I", len(data)) + data
 
 
-def _counted(parts: Iterator[bytes] | list[bytes]) -> list[bytes]:
-    known = list(parts)
-    return [struct.pack("<I", len(known)), *known]
+def _counted(parts: Sequence[bytes]) -> list[bytes]:
+    return [struct.pack("<I", len(parts)), *parts]

@@ -13,9 +13,8 @@ from fusiond.model.ptx.tree import PtxError
 def parameter(argument: Argument) -> RecordedParameter:
     """What takes such an argument. Unseen."""
     if isinstance(argument, Array) or argument == NULL:
-        return RecordedParameter(
-            pointer=True, written=False, dtype=argument.dtype if argument.dtype in DTYPES else None
-        )
+        held = argument.dtype if argument.dtype in DTYPES else None
+        return RecordedParameter(pointer=True, written=False, dtype=held)
     if argument.dtype not in DTYPES or DTYPES[argument.dtype].packed is None:
         raise Unseen(f"takes a {argument.dtype}, which a job cannot pass by itself")
     return RecordedParameter(pointer=False, written=False, dtype=argument.dtype)

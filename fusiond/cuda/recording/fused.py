@@ -76,12 +76,12 @@ class FusedLaunch:
         """For launches with these numbers that come again, at other addresses. Unusable, NotNow, LaunchFailed."""
         plan = self.loaded(device, stream)
         buffers = {(each.launch, each.argument): number for number, each in enumerate(self._buffers)}
-        values: dict[tuple[int, int], bytes | int] = {}
-        for each in self._places:
-            for at, argument in enumerate(launches[each.launch].arguments):
-                found = buffers.get((each.launch, at), argument.data)
-                if found != b"":
-                    values[each.step, each.first + at] = found
+        values: dict[tuple[int, int], bytes | int] = {
+            (each.step, each.first + at): found
+            for each in self._places
+            for at, argument in enumerate(launches[each.launch].arguments)
+            if (found := buffers.get((each.launch, at), argument.data)) != b""
+        }
         return LaidOutLaunch(LaidOutPlan(plan, len(buffers), values), plan.scratch, device)
 
     def left(self, problem: LaunchFailed) -> list[int]:

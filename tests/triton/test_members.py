@@ -238,15 +238,9 @@ extern "C" __global__ void histogram(const int *x, int *counts, int n) {
 """
 
 
-@needs_triton
-@pytest.mark.needs_nvcc
-@pytest.mark.parametrize("other", ["softmax", "matmul"])
-def test_pairs(real: Registry, tmp_path: Path, other: str) -> None:
-    """A kernel in Triton beside another one, and beside CUDA C++, in every way to fuse them, with other constants."""
-    member = {"softmax": SOFTMAX, "matmul": MATMUL}[other]
-    yaml_of(ADD, tmp_path, sizes={"n": 1000})
-    yaml_of(member, tmp_path)
-    (tmp_path / "histogram.cu").write_text(HISTOGRAM)
+def histogram(folder: Path) -> None:
+    """A kernel in CUDA C++ and its YAML."""
+    (folder / "histogram.cu").write_text(HISTOGRAM)
     arguments = [
         {"name": "x", "dtype": "int32", "elements": "n", "role": "input", "fill": {"integers": [0, 999]}},
         {"name": "counts", "dtype": "int32", "elements": 64, "role": "inout", "fill": "zeros"},
@@ -256,7 +250,18 @@ def test_pairs(real: Registry, tmp_path: Path, other: str) -> None:
         "kernel": "histogram", "source": "histogram.cu", "entry": "histogram", "sizes": {"n": 1000},
         "arguments": arguments, "block": {"shape": [128]}, "grid": ["ceil_div(n, block.x)"],
     }  # fmt: skip
-    (tmp_path / "histogram.yaml").write_text(json.dumps(document))
+    (folder / "histogram.yaml").write_text(json.dumps(document))
+
+
+@needs_triton
+@pytest.mark.needs_nvcc
+@pytest.mark.parametrize("other", ["softmax", "matmul"])
+def test_pairs(real: Registry, tmp_path: Path, other: str) -> None:
+    """A kernel in Triton beside another one, and beside CUDA C++, in every way to fuse them, with other constants."""
+    member = {"softmax": SOFTMAX, "matmul": MATMUL}[other]
+    yaml_of(ADD, tmp_path, sizes={"n": 1000})
+    yaml_of(member, tmp_path)
+    histogram(tmp_path)
     for pair in (f"./add.yaml, ./{other}.yaml", f"./histogram.yaml, ./{other}.yaml"):
         found = analysed(real, f"strategy: hfuse\npair: [{pair}]\n", tmp_path)
         assert not found.rejections
@@ -273,6 +278,37 @@ def test_pairs(real: Registry, tmp_path: Path, other: str) -> None:
             assert ours.keys() == right.keys()
             for name, array in right.items():
                 np.testing.assert_allclose(ours[name], array, rtol=1e-5 if other == "softmax" else 2e-3, atol=2e-3)
+
+
+@needs_triton
+@pytest.mark.needs_nvcc
+def test_three(real: Registry, tmp_path: Path) -> None:
+    """A kernel in Triton that is launched alone is tuned, and so is one in a launch with all others."""
+    yaml_of(ADD, tmp_path, sizes={"n": 1000})
+    yaml_of(SOFTMAX, tmp_path)
+    histogram(tmp_path)
+    text = "strategy: hfuse\nkernels: [./add.yaml, ./softmax.yaml, ./histogram.yaml]\n"
+    found = analysed(real, text, tmp_path)
+    strategy = real.strategies["hfuse"]
+    space = strategy.space(found, NO_ANSWERS)
+    names = {each.name: each.values for each in space.parameters}
+    assert len(names) == len(space.parameters)
+    knobs = {name: each[-1] for name, each in names.items() if name in ("BLOCK.a", "stages.b")}
+    given = strategy.baselines(found)[0]
+    right = outputs(given.emit(next(given.space.points())))
+    seen = set()
+    for name, seed in strategy.seeds(found, space, NO_ANSWERS):
+        for config in (seed, Config.of({**seed, **knobs})):
+            assert not space.problems(config)
+            program = emitted(real, found, config)
+            seen.add((name == "apart", program.key))
+            ours = outputs(program)
+            for buffer, array in right.items():
+                np.testing.assert_allclose(ours[buffer], array, rtol=1e-5, atol=2e-3)
+        if name == "apart":
+            same = strategy.unfused(found, config)
+            assert {each.text for each in same.sources} == {each.text for each in program.sources}
+    assert len([each for each in seen if each[0]]) == 2  # other constants are other programs
 
 
 # --- drafts -----------------------------------------------------------------------------------------------

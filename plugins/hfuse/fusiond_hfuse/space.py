@@ -1,5 +1,6 @@
 """The space of a pair or a larger group, and its seeds. docs/hfuse.md says what each parameter means, and when."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -268,10 +269,14 @@ def composed(
         parameters.append(Parameter(name=f"alone.{letter}", values=_alone(group, letter, limits), when=when))
         if limits.registers_per_sm > 0:
             parameters.append(Parameter(name=f"cap.{letter}", values=("none", *CAPS), when=when))
+        if whole:
+            when += f" or groups == '{together}'"
+        parameters += (dataclasses.replace(each, when=when) for each in _choices(group.among(letter)))
     if not whole:
         return Space(parameters=tuple(parameters))
     one = fused(group, limits, arch)
-    for each in one.parameters:
+    chosen = {each.name for each in _choices(group)}
+    for each in (each for each in one.parameters if each.name not in chosen):
         when = f"groups == '{together}'" + (f" and {each.when}" if each.when else "")
         parameters.append(Parameter(name=each.name, values=each.values, when=when))
     return Space(parameters=tuple(parameters), restrictions=one.restrictions)
@@ -382,7 +387,11 @@ def composed_seeds(
     letters = group.letters
     caps = limits.registers_per_sm > 0
     alone: dict[str, dict[str, Value]] = {
-        letter: {f"alone.{letter}": _alone(group, letter, limits)[0], **({f"cap.{letter}": "none"} if caps else {})}
+        letter: {
+            f"alone.{letter}": _alone(group, letter, limits)[0],
+            **({f"cap.{letter}": "none"} if caps else {}),
+            **{each.name: each.values[0] for each in _choices(group.among(letter))},
+        }
         for letter in letters
     }
 

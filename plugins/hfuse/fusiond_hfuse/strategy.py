@@ -274,7 +274,8 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
 
     def _single(self, about: GroupAnalysis, letter: str, config: Config) -> Program | Rejection:
         part = about.group.among(letter)
-        own = {f"threads.{letter}": config.integer("alone"), f"cap.{letter}": config.get("cap", "none")}
+        own = {f"{name}.{letter}": value for name, value in {"cap": "none", **config}.items()}
+        own[f"threads.{letter}"] = config.integer("alone")
         offered = space.unfused(part, about.target.limits)
         wanted = Config.of({each.name: own[each.name] for each in offered.parameters})
         if len(wanted) < len(config) or offered.problems(wanted):
@@ -315,7 +316,9 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         whole = about.group.letters
         groups = pairing.read(config.text("groups"), whole) if "groups" in config else (whole,)
         threads: dict[str, int] = {}
+        chosen = dict(config)
         for letters, own in _own_configs(config, groups):
+            chosen |= own if len(letters) > 1 else {}
             if len(letters) == 1:
                 threads[letters] = own.integer("alone")
             elif "kind" not in own:
@@ -323,7 +326,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
             else:
                 schedule = _schedule(about, about.group.among(letters), own)
                 threads |= {side.slot.letter: side.threads for side in schedule.sides}
-        group = about.group.at({**config, **{f"threads.{letter}": each for letter, each in threads.items()}})
+        group = about.group.at({**chosen, **{f"threads.{letter}": each for letter, each in threads.items()}})
         return emit.unfused(group, threads, dict.fromkeys(threads))
 
     def odd_sizes(self, workload: Workload[FusionRequest]) -> Mapping[str, int] | None:
@@ -380,7 +383,7 @@ def _own_configs(config: Config, groups: tuple[str, ...]) -> Iterator[tuple[str,
         if len(groups) == 1:
             values = {name: value for name, value in config.items() if name != "groups"}
         elif len(letters) == 1:
-            values = {stem: config[f"{stem}.{letters}"] for stem in ("alone", "cap") if f"{stem}.{letters}" in config}
+            values = {name[:-2]: value for name, value in config.items() if name.endswith(f".{letters}")}
         else:
             prefix = f"{letters}."
             values = {name.removeprefix(prefix): value for name, value in config.items() if name.startswith(prefix)}

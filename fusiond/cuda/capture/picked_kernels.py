@@ -36,6 +36,12 @@ class Picking:
             raise Undescribed(code)
         if textures(code, kernel.name):
             raise Undescribed("it reads textures or surfaces, and no buffer is one")
+        own = code.module.function(kernel.name).directive("reqnctapercluster") or ()
+        if launch.cluster not in ((1, 1, 1), (*own, 1, 1, 1)[:3]):
+            lengths = " x ".join(map(str, launch.cluster))
+            raise Undescribed(
+                f"it was launched in clusters of {lengths} blocks; only those of __cluster_dims__ are known"
+            )
         source = self._folder / f"{file_digest(code.text)}.ptx"
         if not source.is_file():
             source.write_text(code.text, encoding="utf-8")

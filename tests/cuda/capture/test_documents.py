@@ -190,3 +190,20 @@ def test_a_texture(program: Captured) -> None:
     found = trace.read(program.writer.close())[0]
     with pytest.raises(Undescribed, match="textures"):
         picked_kernels.Picking(found, program.writer.folder / "out").kernel(next(found.launches))
+
+
+@pytest.mark.parametrize("directive", ["", ".reqnctapercluster 2\n", ".reqnctapercluster 4\n"])
+def test_clusters(program: Captured, directive: str) -> None:
+    text = f".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry all(.param .u64 x)\n{directive}{{ ret; }}\n"
+    function = program.writer.function(program.writer.module(text.encode()), "all")
+    program.writer.launch(function, [4], [32], [pointer(X)], cluster=2)
+    program.writer.launch(function, [4], [32], [pointer(X)])  # with what the kernel asks for
+    found = trace.read(program.writer.close())[0]
+    first, second = found.launches
+    picking = picked_kernels.Picking(found, program.writer.folder / "out")
+    assert picking.kernel(second).is_file()
+    if "2" in directive:
+        assert picking.kernel(first).is_file()
+    else:
+        with pytest.raises(Undescribed, match="clusters of 2 x 1 x 1 blocks"):
+            picking.kernel(first)

@@ -44,8 +44,9 @@ class TraceWriter:
         arguments: Sequence[bytes],
         stream: int = 0,
         shared: int = 0,
+        cluster: int = 1,
     ) -> None:
-        lengths = (*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], 1, 1, 1)
+        lengths = (*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], cluster, 1, 1)
         head = struct.pack("<QQ9IIIQI", function, stream, *lengths, shared, 0, 0, len(arguments))
         self.record(3, head + b"".join(struct.pack("<I", len(each)) + each for each in arguments))
 

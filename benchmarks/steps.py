@@ -184,6 +184,7 @@ def stopped_at(moment: float) -> Iterator[None]:
             over.wait(0.5)
 
     timer = threading.Timer(max(0.1, moment - time.monotonic()), press)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
     timer.start()
     try:
         yield
@@ -193,6 +194,7 @@ def stopped_at(moment: float) -> Iterator[None]:
         over.set()
         timer.cancel()
         timer.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def functions(name: str, *, tiny: bool) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:

@@ -45,10 +45,10 @@ kernels:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.campaign  # `make test` has the same of stitching
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("short_measuring", "gxx_here")
-@pytest.mark.parametrize("most", [None, pytest.param(0, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("most", [None, 0])
 def test_a_part_reads_what_the_whole_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int | None
 ) -> None:

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fusiond.jax.ffi import deserialize, export
     from fusiond.jax.fusing import Fused, explain, fuse
-    from fusiond.service.frameworks.region_answers import Region, Report
+    from fusiond.service.frameworks.regions import Region, Report
 
 _EXPORTING = ("deserialize", "export")
 __all__ = ["Fused", "Region", "Report", "deserialize", "explain", "export", "fuse"]

@@ -13,7 +13,8 @@ import jax
 from jax.extend import core
 
 from fusiond.service.frameworks import region_answers
-from fusiond.service.frameworks.region_answers import Asker, Found, FusionOptions, Question, Region, Report
+from fusiond.service.frameworks.region_answers import Asker, Found, FusionOptions, Question
+from fusiond.service.frameworks.regions import Region, Report
 
 log = logging.getLogger("fusiond.jax")
 

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fusiond.service.frameworks.region_answers import Region, Report
+from fusiond.service.frameworks.regions import Region, Report
 
 __all__ = ["CompiledGraphs", "Region", "Report", "explain", "opened"]
 

@@ -1,6 +1,5 @@
 """The space of a pair or a larger group, and its seeds. docs/hfuse.md says what each parameter means, and when."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -262,24 +261,30 @@ def composed(
             Parameter(name=f"{name}.{key}", values=(value,), when=f"groups == '{matched}'")
             for key, value in config.items()
         ]
+    one = fused(group, limits, arch) if whole else EMPTY
+    joint = {each.name for each in one.parameters}
+    restrictions = list(one.restrictions)
     for letter in letters:
         when = " or ".join(
             f"groups == '{each}'" for each in dict.fromkeys([matched, apart]) if letter in each.split("|")
         )
-        parameters.append(Parameter(name=f"alone.{letter}", values=_alone(group, letter, limits), when=when))
-        if limits.registers_per_sm > 0:
-            parameters.append(Parameter(name=f"cap.{letter}", values=("none", *CAPS), when=when))
-        if whole:
-            when += f" or groups == '{together}'"
-        parameters += (dataclasses.replace(each, when=when) for each in _choices(group.among(letter)))
-    if not whole:
-        return Space(parameters=tuple(parameters))
-    one = fused(group, limits, arch)
-    chosen = {each.name for each in _choices(group)}
-    for each in (each for each in one.parameters if each.name not in chosen):
+        own = unfused(group.among(letter), limits)
+        for each in own.parameters:
+            name = _of_one(each.name)
+            also = f" or groups == '{together}'" if name in joint else ""
+            parameters.append(Parameter(name=name, values=each.values, when=when + also))
+        restrictions += map(_of_one, own.restrictions)
+    known = {each.name for each in parameters}
+    for each in (each for each in one.parameters if each.name not in known):
         when = f"groups == '{together}'" + (f" and {each.when}" if each.when else "")
         parameters.append(Parameter(name=each.name, values=each.values, when=when))
-    return Space(parameters=tuple(parameters), restrictions=one.restrictions)
+    return Space(parameters=tuple(parameters), restrictions=tuple(restrictions))
+
+
+def _of_one(text: str) -> str:
+    """A name or a restriction of `unfused`, as a composition has it of a kernel by itself: there `threads.b` is of a
+    launch that `b` shares."""
+    return text.replace("threads.", "alone.")
 
 
 # --- where to begin -------------------------------------------------------------------------------------
@@ -385,13 +390,8 @@ def composed_seeds(
 ) -> tuple[tuple[str, Config], ...]:
     """The matching in each way to launch it, all in one launch as a pair would begin, and nothing fused."""
     letters = group.letters
-    caps = limits.registers_per_sm > 0
-    alone: dict[str, dict[str, Value]] = {
-        letter: {
-            f"alone.{letter}": _alone(group, letter, limits)[0],
-            **({f"cap.{letter}": "none"} if caps else {}),
-            **{each.name: each.values[0] for each in _choices(group.among(letter))},
-        }
+    alone = {
+        letter: {_of_one(each.name): each.values[0] for each in unfused(group.among(letter), limits).parameters}
         for letter in letters
     }
 

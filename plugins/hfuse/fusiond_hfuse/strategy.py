@@ -89,7 +89,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         own = {slot.letter: resources.own_problems(group, slot, target, facts[slot.letter]) for slot in group.slots}
         rejections = list(itertools.chain.from_iterable(own.values()))
         single = len(group.slots) == 1
-        together = [] if rejections or single else resources.joint_problems(group, target, facts)
+        together = [] if rejections or single else resources.joint_problems(group, facts)
         known = GroupAnalysis(request=request, target=target)
         report: dict[str, object] = {"kernels": [resources.described(slot, facts[slot.letter]) for slot in group.slots]}
         if single:
@@ -99,7 +99,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         whole = not rejections and not together
         if len(group.slots) > 2:
             pairs = {
-                pair: resources.joint_problems(group.among("".join(pair)), target, facts)
+                pair: resources.joint_problems(group.among("".join(pair)), facts)
                 for pair in pairing.pairs(group)
                 if not any(own[letter] for letter in pair)  # these can be fused with nothing
             }
@@ -274,10 +274,9 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
 
     def _single(self, about: GroupAnalysis, letter: str, config: Config) -> Program | Rejection:
         part = about.group.among(letter)
-        own = {f"{name}.{letter}": value for name, value in {"cap": "none", **config}.items()}
-        own[f"threads.{letter}"] = config.integer("alone")
+        own = {f"{name}.{letter}": value for name, value in config.items() if name != "alone"}
+        wanted = Config.of({f"threads.{letter}": config.integer("alone"), **own})
         offered = space.unfused(part, about.target.limits)
-        wanted = Config.of({each.name: own[each.name] for each in offered.parameters})
         if len(wanted) < len(config) or offered.problems(wanted):
             return Rejection(rule="not_in_space", nodes=part.names, detail=f"{config} is not offered for {letter}")
         return _apart(about, part, wanted)
@@ -318,7 +317,7 @@ class Hfuse(StrategyBase[FusionRequest, GroupAnalysis]):
         threads: dict[str, int] = {}
         chosen = dict(config)
         for letters, own in _own_configs(config, groups):
-            chosen |= own if len(letters) > 1 else {}
+            chosen |= own
             if len(letters) == 1:
                 threads[letters] = own.integer("alone")
             elif "kind" not in own:

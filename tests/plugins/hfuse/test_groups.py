@@ -251,7 +251,7 @@ def test_tickets_of_two_groups_are_two_counters(analyse, strategy, same):
         ({"launch": "later"}, "launch is later"), ({"alone.a": 100}, "not offered for a"),
         ({"cap.a": 32}, "not offered for a"), ({"bc.threads.b": 100}, "threads.b is 100"),
         ({"bc.blocks": 2}, "does not apply"), ({"alone.b": 512}, "fits no group"),
-        ({"kind": "horizontal"}, "fits no group"),
+        ({"kind": "horizontal"}, "fits no group"), ({"threads.a": 128}, "not offered for a"),
     ],
 )  # fmt: skip
 def test_a_composition_that_is_none_is_refused(analyse, strategy, measured, changes, said):

@@ -20,3 +20,7 @@ def test_a_pairs_config_in_the_letters_of_the_group():
     assert pairing.translated(config, ("d", "b")) == Config.of(
         {"kind": "horizontal", "threads.d": 512, "threads.b": 128, "order": "bd", "cap": 40}
     )
+    for pair, taker in ((("c", "b"), "c"), (("b", "a"), "b")):
+        traded = Config.of({"taker": "a", "kept": 40, "threads.a": 128})
+        assert pairing.translated(traded, pair) == Config.of({"taker": taker, "kept": 40, f"threads.{taker}": 128})
+    assert pairing.translated(Config.of({"taker": "none"}), ("c", "b")) == Config.of({"taker": "none"})

@@ -77,7 +77,7 @@ def translated(config: Config, pair: Pair) -> Config:
     for name, value in config.items():
         stem, dot, letter = name.rpartition(".")
         new = f"{stem}{dot}{letters[letter]}" if dot and letter in letters else name
-        if name == "order":
+        if name == "order" or (name == "taker" and value in letters):
             value = "".join(letters[each] for each in str(value))
         found[new] = value
     return Config.of(found)

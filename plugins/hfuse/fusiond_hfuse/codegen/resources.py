@@ -77,9 +77,7 @@ def alone_in_blocks(group: KernelGroup, target: Target) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def joint_problems(
-    group: KernelGroup, target: Target, facts: Mapping[str, CompileFacts | BuildFailed | None]
-) -> list[Rejection]:
+def joint_problems(group: KernelGroup, facts: Mapping[str, CompileFacts | BuildFailed | None]) -> list[Rejection]:
     """Why kernels that could be fused cannot be one launch."""
     found: dict[str, str] = {}  # rule -> why
     static = [_static_bytes(slot, facts[slot.letter]) for slot in group.slots]
@@ -116,7 +114,7 @@ def _static_bytes(slot: FusionSlot, facts: CompileFacts | BuildFailed | None) ->
     return slot.kernel.parsed.static_shared_bytes or 0
 
 
-def _bound(known: GroupAnalysis, group: KernelGroup, schedule: FusionSchedule) -> dict[str, int | None] | None:
+def _bound(known: GroupAnalysis, schedule: FusionSchedule) -> dict[str, int | None] | None:
     """The paper's r0 for a schedule, with its terms; None where no compiler knows the kernels' registers."""
     used = _natives(known, schedule)
     if used is None:
@@ -149,7 +147,7 @@ def even_bound(known: GroupAnalysis) -> dict[str, object] | None:
     config = Config.of(
         {"kind": "horizontal", "order": order, **{f"threads.{letter}": each for letter, each in threads.items()}}
     )
-    bound = _bound(known, group, partition.schedule(group, config))
+    bound = _bound(known, partition.schedule(group, config))
     return None if bound is None else {"threads": threads, **bound}
 
 
@@ -185,7 +183,7 @@ def cap(
         if wanted == "given" and compiled and (used := _natives(known, schedule)):  # ptxas takes whatever it may
             return registers.RegisterCap(registers=min(most, max(each.registers for each in used) + registers.SLACK))
         return registers.RegisterCap(blocks=blocks)
-    bound = _bound(known, group, schedule)
+    bound = _bound(known, schedule)
     if bound is None:
         detail = "cap=paper needs the registers of all its kernels, and no compiler here tells them"
         return Rejection(rule="no_compiler_facts", nodes=group.names, detail=detail)

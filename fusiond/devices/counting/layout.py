@@ -51,10 +51,14 @@ class PtxImage:
             return self.functions[name]
         return int(self.bank.ctypes.data) + self.constants[name]
 
+    def _number(self, value: PtxName) -> int:
+        address = self.address(value.name) + value.offset
+        return (address & value.mask) >> (value.mask & -value.mask).bit_length() - 1 if value.mask else address
+
     def _initialise(self, variable: PtxVariable) -> None:
         size, view = SIZES[variable.type], self.view(variable)
         for k, value in enumerate(variable.values):
-            number = self.address(value.name) + value.offset if isinstance(value, PtxName) else value
+            number = self._number(value) if isinstance(value, PtxName) else value
             view[k * size : (k + 1) * size] = np.frombuffer(
                 (number & (2 ** (8 * size) - 1)).to_bytes(size, "little"), np.uint8
             )

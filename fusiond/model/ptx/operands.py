@@ -17,6 +17,7 @@ class PtxName:
 
     name: str
     offset: int = 0
+    mask: int = 0  #: Of an initial value: the bits of the address that it is, shifted down; 0: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +130,24 @@ class _Operands:
             return Negated(self._name(self._next()))
         if word == "-" or word[:1].isdigit():
             self._at -= 1
-            return self._number()
+            number = self._number()
+            return self._wrapped(number.bits) if self._peek() == "(" else number
         name = self._name(word)
         if self._peek() == "|":
             self._at += 1
             return RegisterPair(name, self._name(self._next()))
         offset = self._offset()
-        if self._peek() == "(" and word in ("generic", "mask"):
-            self._at += 1
-            inner = self._one()
-            if self._next() != ")" or not isinstance(inner, PtxName):
-                raise self._error(word)
-            return inner
+        if self._peek() == "(" and word == "generic":
+            return self._wrapped()
         return PtxName(name.name, offset) if offset else name
+
+    def _wrapped(self, mask: int = 0) -> PtxName:
+        """Of initial values `generic(x)+8`, and bytes of an address in a packed struct, `0xFF00(generic(x))`."""
+        self._at += 1
+        inner = self._one()
+        if self._next() != ")" or not isinstance(inner, PtxName):
+            raise self._error("(")
+        return PtxName(inner.name, inner.offset + self._offset(), mask)
 
     def _address(self) -> Operand:
         base = self._one()

@@ -72,12 +72,20 @@ extern "C" __global__ void nowhere(float* x, long long at) {
 }
 extern "C" __global__ void beyond(float* x, int n) { x[threadIdx.x + n] = 1; }
 extern "C" __global__ void sure(int n) { assert(n > 3); }
+__device__ int numbers[4] = {5, 6, 7, 8};
+struct Entry { char tag; int* at; };
+struct __attribute__((packed)) Packed { char tag; int* at; };
+__device__ Entry entries[2] = {{1, numbers}, {2, numbers + 2}};
+__device__ Packed unaligned[1] = {{3, numbers + 3}};  // its bytes are those of an address: 0xFF00(generic(numbers)+12)
+extern "C" __global__ void addressed(int* x) { x[threadIdx.x] = *entries[threadIdx.x].at * *unaligned[0].at; }
 """
 
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedPtx:
-    source = Source(name="s", text=_SOURCE, entries=("mixed", "say", "chained", "pointed", "nowhere", "beyond", "sure"))
+    source = Source(
+        name="s", text=_SOURCE, entries=("mixed", "say", "chained", "pointed", "nowhere", "beyond", "sure", "addressed")
+    )
     text = nvcc.ptx(source, "sm_90")
     assert isinstance(text, str), text
     return LoadedPtx(text, library.load())
@@ -151,6 +159,12 @@ def test_functions_that_are_pointed_to(loaded: LoadedPtx) -> None:
     first = np.where(which & 1, begun * 2, begun + 2)
     second = np.where(which == 3, 0, np.where(which & 2, 1, 3) * begun * begun)
     np.testing.assert_allclose(x, first + second, rtol=1e-6)
+
+
+def test_addresses_in_structs(loaded: LoadedPtx) -> None:
+    x = np.zeros(2, np.int32)
+    assert _run(loaded, "addressed", 1, 2, [x], x).failed is None
+    assert x.tolist() == [5 * 8, 7 * 8]
 
 
 def test_a_pointer_to_no_function_fails(loaded: LoadedPtx) -> None:

@@ -37,7 +37,7 @@ MODULES = (
 )  # fmt: skip
 """The large ones first: the others are bound by launches."""
 GRAPHS = ("fig2", "horner", "cg", "cholesky", "matmul", "random24")
-TUNING = ("numpy", "sqlite_utils", "pluggy", "yaml", "clang")
+TUNING = ("numpy", "scipy", "threadpoolctl", "sqlite_utils", "pluggy", "yaml", "clang")
 SLICE = 60.0
 SLOWER = 4  #: So many times as long a slice is where there is no GPU, and everything is emulated
 FIRST, SECOND, LONG, HANGS = 1, 2, 3, 4

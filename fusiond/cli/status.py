@@ -47,11 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
         options.say_json(document)
         return 0
     daemon, store = document["daemon"], document["store"]
-    if not daemon.get("workers"):
+    shown = tables(document, open_jobs)
+    if not any(each.title == _daemon(daemon) for each in shown):
         output.say(_daemon(daemon))
     jobs = ", ".join(counted(count, f"{state} job") for state, count in store["jobs"].items() if count)
     output.say(f"store {store['path']} ({size(store['bytes'])}): {jobs or 'no jobs'}")
-    for each in tables(document, open_jobs):
+    for each in shown:
         render.table(each.title, each.columns, each.rows)
     return 0
 

@@ -17,7 +17,9 @@ from fusiond.service.progress import Progress
 
 
 def duration(secs: float) -> str:
-    """`40 s`, `12 min`, `3.2 h`: about how long."""
+    """`40 s`, `12 min`, `3.2 h`, `30 d`: about how long."""
+    if secs >= 172800:
+        return f"{secs / 86400:.0f} d"
     if secs >= 5400:
         return f"{secs / 3600:.1f} h"
     return f"{secs / 60:.0f} min" if secs >= 90 else f"{secs:.0f} s"

@@ -1,5 +1,6 @@
 """The commands that only read, and work without a daemon."""
 
+import dataclasses
 import os
 import re
 import shutil
@@ -16,10 +17,11 @@ import pytest
 from fusiond import cli
 from fusiond.cli import COMMANDS, examples
 from fusiond.cli.explain import _efforts
-from fusiond.model.outcomes import Effort, Measurement, Purpose
+from fusiond.model.outcomes import Effort, JobState, Measurement, Purpose
 from fusiond.requests import jobs
 from fusiond.requests.registry import PluginState, Registry
-from fusiond.service.client.client import LOST
+from fusiond.service.client.client import LOST, Client
+from fusiond.service.remaining import duration
 from fusiond.store.database import Store
 from fusiond.store.process_identity import this_process
 from tests import fake_daemon as daemon
@@ -253,6 +255,20 @@ def test_status_of_a_store(fusiond: Run, done_job: str) -> None:
     assert "1 done job" in said
     assert re.search(r"hist,maxpool +cpu +fuse +1\.230x", said)
     assert fusiond("status", "--json").json["store"]["jobs"]["done"] == 1
+
+
+def test_status_says_once_that_there_is_no_daemon(
+    fusiond: Run, database: Path, done_job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(database) as store:
+        running = dataclasses.replace(store.job(done_job), state=JobState.RUNNING)
+    monkeypatch.setattr(Client, "jobs", lambda *_: (running,))  # by `fusiond run`
+    assert fusiond("status").out.count("no daemon answers") == 1
+
+
+@pytest.mark.parametrize(("secs", "said"), [(40, "40 s"), (720, "12 min"), (11520, "3.2 h"), (2592000, "30 d")])
+def test_durations(secs: float, said: str) -> None:
+    assert duration(secs) == said
 
 
 def test_the_manual_has_every_command_and_option(fusiond: Run, tmp_path: Path) -> None:

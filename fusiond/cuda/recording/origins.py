@@ -27,11 +27,10 @@ _WITH_VALUE = {"-D": "D", "--define-macro": "D", "-I": "I", "--include-path": "I
 
 def short_name(mangled: str) -> str:
     """A function with its template arguments, as people call it: `ops::pool<float, 5>`."""
-    text = demangled(mangled)
-    depth = 0
-    for at, letter in enumerate(text):
-        depth += (letter == "<") - (letter == ">")
-        if letter == "(" and not depth and not text.startswith("(anonymous", at):
+    text, depth = demangled(mangled), 0
+    for at in range(len(text) - 1 if text.endswith(")") else -1, -1, -1):  # its parameters, if it has any
+        depth += (text[at] == ")") - (text[at] == "(")
+        if not depth:
             text = text[:at]
             break
     return text.removeprefix("void ")

@@ -201,6 +201,7 @@ def test_names_of_templates_in_a_module(gpu: Gpu, on_gpu: list[Any], db: Path) -
     [
         ("_Z4poolIfLi5EEvPT_", "pool<float, 5>"), ("_Z1fPFviE", "f"),
         ("_Z1hIXadL_Z3addiiEEEvPi", "h<&(add(int, int))>"), ("scale", "scale"), ("_Znothing", "_Znothing"),
+        ("_Z1kIXgtLi3ELi2EEEvPi", "k<((3)>(2))>"), ("_ZN12_GLOBAL__N_11kEPi", "(anonymous namespace)::k"),
     ],
 )  # fmt: skip
 def test_mangled_names(mangled: str, name: str) -> None:

@@ -162,7 +162,6 @@ class Fused:
         asker = region_answers.of(self._options.db)
         found = asker.found(question, self._options) if ask else asker.look(question)
         unknown = found.state == "unknown"
-        reason = found.reason or asker.standing(question) if unknown else "its code is being built"
         if not unknown:
             if self._now(asker) or not found.usable(self._options):
                 return self._taken(region, found, segment, platform)
@@ -172,6 +171,7 @@ class Fused:
                 return self._taken(region, found, segment, platform)
         if ask:
             self._want(asker, question, known=not unknown)
+        reason = found.reason or asker.standing(question) if unknown else "its code is being built"
         return replace(region, state="unknown", reason=reason), None
 
     def _now(self, asker: Asker) -> bool:

@@ -45,7 +45,7 @@ def search_from(text: str) -> Search:
 
 
 def _search(values: dict[str, Any]) -> Search:
-    values.pop("sampler", None)  # there is one by now
+    values.pop("sampler", None)  # of 0.2, which had several
     return Search(**values)
 
 

@@ -1,8 +1,8 @@
 """Which config to try next: ask and tell, in memory; our store is the truth.
 
 Seeds come first. A space no larger than the budget is searched whole, in its own order. Otherwise a sampler asks
-(`fusiond.tuning.search.sampler`), after a start-up that is random, or drawn by rank from configs of which something is
-known before (`prior`). Random states are drawn from (job's seed, number of the ask), so that a study that was
+(`fusiond.tuning.search.sampler`), after configs drawn by rank from those of which something is known before (`prior`),
+where there are any. Random states are drawn from (job's seed, number of the ask), so that a study that was
 interrupted and rebuilt from its asks and trials goes on exactly as it would have gone on (for equal measurements).
 
 Every ask is handed to `remember`. An ask that was never written down is asked again in the same words, so it is enough

@@ -36,7 +36,8 @@ with Planner(source="tests.requests.isolation.test_start:telling") as planner:
         assert forked.wait(10) == forked.poll() == -signal.SIGKILL
         planner.description
         assert planner._zygote is not running and type(planner._zygote._process) is not start.Forked
-assert forked.wait(10) == (-signal.SIGKILL if sys.argv[1] == "killed" else -signal.SIGTERM)
+# One whose socket is closed ends by itself, where the signal does not come first.
+assert forked.wait(10) in ({-signal.SIGKILL} if sys.argv[1] == "killed" else {0, -signal.SIGTERM})
 forked.kill()
 """
 

@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYCUDA := $(VENV)/.pycuda
 
+# All that pip installs is many more modules than are imported; those are compiled when they are.
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+
 # Compiled once, not by each of the hundreds of processes that the tests start (some containers switch it off).
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -33,12 +36,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or later is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	@$(BIN)/python -c 'import sys; from fusiond.build import nvcc; sys.exit(nvcc.find() is None)' || \
-		$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[nvcc]' || \
+	$(PIP) --editable '.[dev]'
+	@$(BIN)/python -c 'import sys; from fusiond.build import nvcc; sys.exit(nvcc.find() is None)' || $(PIP) '.[nvcc]' || \
 		echo "nvcc cannot be installed here: registers and PTX stay unknown, and tests that need them are skipped" >&2
 	@$(BIN)/python -c 'import sys; from fusiond.build import nvdisasm; sys.exit(nvdisasm.find() is None)' || \
-		$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt nvidia-cuda-nvdisasm || \
+		$(PIP) nvidia-cuda-nvdisasm || \
 		echo "nvdisasm cannot be installed here: instructions that a GPU executes stay unknown" >&2
 	@touch $(STAMP)
 

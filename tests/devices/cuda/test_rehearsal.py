@@ -141,6 +141,7 @@ def test_a_planted_gain_is_recovered(bench: Any, span_us: float, planted: float,
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("step_us", [0.5, 1.024])
 @pytest.mark.parametrize("span_us", [22.3, 31.0, 60.0])
 def test_a_gain_of_less_than_a_step_of_the_events_is_recovered(bench: Any, span_us: float, step_us: float) -> None:

@@ -264,7 +264,7 @@ def emitted(strategy, analysis, configs):
 
 
 @pytest.mark.parametrize("name", FORMS)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 def test_a_form_gives_what_it_gives_apart(taken, strategy, runner, name):
     """Beside another copy of itself, in one block where that can be, else block by block."""
     analysis = taken(FORMS[name], YAML, "./k.yaml")

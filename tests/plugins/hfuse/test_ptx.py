@@ -157,7 +157,7 @@ def same(found, wanted) -> None:
         np.testing.assert_array_equal(found[name], each, err_msg=name)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_a_fused_pair_computes_what_the_kernels_compute(a, b, planned, strategy):
     analysis = planned(a, b)

@@ -83,6 +83,7 @@ DOCUMENTS = {
 
 
 @pytest.mark.needs_nvcc
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("title", DOCUMENTS)
 def test_what_a_candidates_document_says_changes_nothing(title: str, real: Registry, tmp_path: Path) -> None:
     assert not asked(real, DOCUMENTS[title], tmp_path).right

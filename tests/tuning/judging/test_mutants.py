@@ -45,7 +45,7 @@ BY_TITLE = {each.title: each for each in CHEATED}
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("title", CAUGHT_BY)
 def test_without_its_defence_a_cheat_is_right(
     title: str, real: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -132,6 +132,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], set[str]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 def test_a_loop_is_a_region_s(name: str, answered: Callable[..., Any], db: Path) -> None:
     function, arguments, library = CASES[name]

@@ -52,7 +52,7 @@ def test_a_cheat_is_wrong(cheat: Cheat, real: Registry, tmp_path: Path, request:
 
 
 @pytest.mark.needs_nvcc
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("cheat", HONEST, ids=lambda cheat: cheat.title)
 def test_an_honest_second_form_is_right(cheat: Cheat, real: Registry, tmp_path: Path) -> None:
     found = asked(real, cheat, tmp_path)

@@ -3,7 +3,7 @@ __device__ int launched = 1;
 
 __global__ void axpy(const float* x, const float* y, float* out, float a, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (launched > 1) return;
-  if (i < n) out[i] = a * x[i] + y[i];
-  if (i == n - 1) launched = 2;
+  if (i >= n || launched > n) return;
+  out[i] = a * x[i] + y[i];
+  atomicAdd(&launched, 1);
 }

@@ -38,6 +38,7 @@ from fusiond_stitching import space
 from fusiond_stitching.analysis import forms, planner, traffic, verify
 from fusiond_stitching.codegen import emit
 from fusiond_stitching.frontend import fills, importer
+from fusiond_stitching.frontend.graph import HloModule
 
 GPU = "h100"
 MODEL_OFF = 0.05
@@ -105,11 +106,7 @@ def counted(module_text: str, name: str, limits: DeviceLimits) -> dict[str, Any]
     """The plan of the first seed, its kernels counted; or why there is none."""
     began = time.process_time()
     asked = importer.read(module_text, name)
-    shaped = forms.forms(asked, limits.multiprocessors)
-    offered = space.offered(limits, dots="library", large=True, scatters=shaped.scatters)
-    _, config = space.seeds(limits, offered, dots="library", large=True, scatters=shaped.scatters)[0]
-    module = shaped(forms.SPLIT, config.get("scatters", forms.UPDATES))
-    planned = planner.plan(module, space.policy(Config.of(config), limits, dots="library"), limits)
+    module, planned = first_plan(asked, limits)
     held = {asked.buffer_of(each): fills.default(asked, each) for each in (*asked.parameters, *asked.stand_ins)}
     program = emit.program(module, planned.plan, fills=held, name=name) if planned.plan.steps else None
     found: dict[str, Any] = {
@@ -129,6 +126,15 @@ def counted(module_text: str, name: str, limits: DeviceLimits) -> dict[str, Any]
     )
     figures = summed(rows)
     return {**found, "kernels": len(planned.plan.kernels), **figures}
+
+
+def first_plan(asked: HloModule, limits: DeviceLimits) -> tuple[HloModule, planner.PlannedModule]:
+    """The form of a module that the first seed takes, and its plan."""
+    shaped = forms.forms(asked, limits.multiprocessors)
+    offered = space.offered(limits, dots="library", large=True, scatters=shaped.scatters)
+    _, config = space.seeds(limits, offered, dots="library", large=True, scatters=shaped.scatters)[0]
+    module = shaped(forms.SPLIT, config.get("scatters", forms.UPDATES))
+    return module, planner.plan(module, space.policy(Config.of(config), limits, dots="library"), limits)
 
 
 def without_library(program: Program) -> Program:

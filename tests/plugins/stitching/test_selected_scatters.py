@@ -1,4 +1,5 @@
-"""Scatters that become selects: against XLA, and only where no two updates can meet."""
+"""Scatters that become selects, look-ups in what is computed, reductions of what was put side by side: against XLA,
+and by what is left of them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fusiond_stitching.frontend import sunk_gathers
+from fusiond_stitching.frontend import short_reduces, sunk_gathers
 from fusiond_stitching.frontend.graph import HloModule
 
 from . import handmade
@@ -132,5 +133,36 @@ def test_where_much_is_looked_up_it_is_computed_once(runner: Any) -> None:
 def test_a_mutant_dies(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sunk_gathers, "_counted", lambda *_: {0: 0, 1: 1, 2: 1})
     found = gathers("the element of a broadcast", LOOKED_UP["a column"], OF_LOOKUPS, AT)
+    with pytest.raises(AssertionError):
+        found.check(runner, handmade.unfused(found.module))
+
+
+# --- what was put side by side --------------------------------------------------------------------------
+
+
+def shares(x: Any) -> Any:
+    best, at = jax.lax.top_k(x, 3)
+    weights = jnp.exp(best - best.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True), jax.nn.one_hot(at, 40).sum(1), at.sum(-1), best.min(-1)
+
+
+def stacked(x: Any) -> Any:
+    """Side by side along the first dimension, with another computation, and an init that counts."""
+    both = jnp.stack([x, x * 2 + x[0]]) + jnp.arange(2)[:, None, None]
+    return jax.lax.reduce(both, np.float32(0.5), jax.lax.max, (0,)), (both * both).prod(0), both[:, :, 0].sum(0)
+
+
+@pytest.mark.parametrize("function", [shares, stacked])
+def test_what_was_put_side_by_side_is_taken_as_it_was(function: Callable[..., Any], runner: Any) -> None:
+    found = gathers("parts", function, OF_LOOKUPS)
+    sources = [found.module[each.operands[0]].dims for each in found.module.instructions if each.opcode == "reduce"]
+    assert set(sources) <= {OF_LOOKUPS.shape}
+    found.check(runner, handmade.unfused(found.module))
+
+
+def test_another_part_is_seen(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = short_reduces._Parted._part
+    monkeypatch.setattr(short_reduces._Parted, "_part", lambda self, name, at, number: part(self, name, at, 0))
+    found = gathers("the part", shares, OF_LOOKUPS)
     with pytest.raises(AssertionError):
         found.check(runner, handmade.unfused(found.module))

@@ -4,6 +4,7 @@
     place_windows        one window that is scattered is put in by its place; a slice whose place is known is cut there
     leave_scatters       scatters that nothing here would bring to an end are left to a library
     sink_gathers         a look-up in what is computed is computed of look-ups
+    part_reduces         what was put side by side and is reduced again is taken as it was before
     simplify             what changes nothing in row-major order is dropped (`copy`, a broadcast, reshape or transpose
                          that gives what it takes), equal instructions are merged, a transpose in front of a dot goes
                          into its dimension numbers, one behind it that swaps its sides swaps the operands
@@ -24,7 +25,14 @@ from typing import TypeAlias
 
 from fusiond.model.keys import content_key
 from fusiond_stitching.frontend import drop_unit_dims as unit_dims
-from fusiond_stitching.frontend import scatter_updates, selected_scatters, shapes, static_windows, sunk_gathers
+from fusiond_stitching.frontend import (
+    scatter_updates,
+    selected_scatters,
+    shapes,
+    short_reduces,
+    static_windows,
+    sunk_gathers,
+)
 from fusiond_stitching.frontend.graph import KNOWN, SOURCES, HloInstruction, behind, topological
 
 
@@ -91,6 +99,7 @@ def _rewriting(name: str, rewritten: Callable[[Instructions, Mapping[str, str]],
 select_scatters = _rewriting("select_scatters", selected_scatters.selected)
 place_windows = _rewriting("place_windows", static_windows.placed)
 sink_gathers = _rewriting("sink_gathers", sunk_gathers.sunk)
+part_reduces = _rewriting("part_reduces", short_reduces.parted)
 drop_unit_dims = _rewriting("drop_unit_dims", unit_dims.dropped)
 
 
@@ -234,6 +243,6 @@ def store_for_dots(graph: HloGraph) -> HloGraph:
 
 
 PASSES: tuple[Pass, ...] = (
-    select_scatters, place_windows, leave_scatters, sink_gathers, simplify, drop_unit_dims, simplify, own_outputs,
-    store_for_dots,
+    select_scatters, place_windows, leave_scatters, sink_gathers, part_reduces, simplify, drop_unit_dims, simplify,
+    own_outputs, store_for_dots,
 )  # fmt: skip

@@ -59,8 +59,7 @@ def test_a_broken_line_is_seen(number: int, tmp_path: Path) -> None:
     text = (package / file).read_text()
     assert text.count(old) >= 1, f"{file} no longer has {old!r}"
     (package / file).write_text(text.replace(old, new))
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider",
-               "-m", "not campaign"]  # fmt: skip
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider"]
     found = subprocess.run(
         [*command, str(HERE / f"test_{tests}.py")],
         env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,

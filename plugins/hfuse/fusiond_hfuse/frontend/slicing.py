@@ -265,8 +265,10 @@ class _DeclarationWalk:
     def _extent(self, cursor: cindex.Cursor) -> tuple[int, int]:
         start, end = cursor.extent.start.offset, cursor.extent.end.offset
         # clang ends `int n(4)` at its 4; what is never closed ends with the file
-        while end < len(self.code) and self.code.count("(", start, end) > self.code.count(")", start, end):
-            end = self.code.find(")", end) + 1 or len(self.code)
+        unclosed = self.code.count("(", start, end) - self.code.count(")", start, end)
+        while end < len(self.code) and unclosed > 0:
+            begin, end = end, self.code.find(")", end) + 1 or len(self.code)
+            unclosed += self.code.count("(", begin, end) - 1
         behind = _BEHIND.match(self.code, end)
         return start, behind.end() if behind is not None else end
 

@@ -22,6 +22,7 @@ _ONCE = re.compile(r"\s*(?:#|%:)\s*pragma\s+once\b")
 _LINE = re.compile(r"\s*(?:#|%:)\s*(?:line\b|\d)")
 _CONDITION = re.compile(r"\s*(?:#|%:)\s*(if|el|endif)")
 _HAS_INCLUDE = re.compile(r"""\b__has_include\s*\(\s*(<[^<>\n]*>|"[^"\n]*")\s*\)""")
+_OF_WIDTHS = re.compile(r"\bu?int(\d+|ptr|max|_fast\d+|_least\d+)_t\b")
 _MAX_DEPTH = 20
 _MAX_LINES = 200_000
 
@@ -49,15 +50,18 @@ def expand(inputs: Inputs, path: str, folders: tuple[str, ...], *, yaml: str, wh
     RequestError with file and line for what cannot be read."""
     found = _Expansion(inputs, folders, yaml)
     found.file(path, where, ())
-    names = dict.fromkeys(found.headers)
+    names, text = dict.fromkeys(found.headers), "\n".join(found.lines) + "\n"
+    unread = tuple(name for name in names if name not in HOISTED | _IMPLICIT)
+    if unread and _OF_WIDTHS.search(text):  # which any of these would have brought
+        names |= {"cstdint": None}
     return TranslationUnit(
-        text="\n".join(found.lines) + "\n",
+        text=text,
         origins=tuple(found.origins),
         system=tuple(name for name in names if name in HOISTED),
         macros=tuple(found.macros),
         files=found.files,
         includes=found.includes,
-        unread=tuple(name for name in names if name not in HOISTED | _IMPLICIT),
+        unread=unread,
     )
 
 

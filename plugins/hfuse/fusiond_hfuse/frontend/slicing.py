@@ -168,7 +168,12 @@ def _without(data: bytes, walked: _Walked, reached: set[int], named: set[str]) -
         elif start > at and start in begins:  # what stands first in a file, its licence, stays
             gone.append((at or max(code.rfind("\n\n", 0, start), 0), start))
         at = max(at, end)
-    gone += [each for each in walked.unread if "<<<" in code[slice(*each)]]  # host code
+    stay = [each for each in walked.groups if id(each) in reached]
+    lost = {name for each in walked.groups for name in each.names}.difference(*(each.names for each in stay))
+    for start, end in walked.unread:
+        inside = any(each.start <= start and end <= each.end for each in stay)
+        if "<<<" in code[start:end] or (not inside and lost.intersection(directives.WORD.findall(code[start:end]))):
+            gone.append((start, end))  # the host's, or another compiler would read it without what it needs
     kept = [each.span() for each in directives.KEPT.finditer(code.encode("latin-1", "replace"))]
     firsts, lasts = [each[0] for each in kept], [each[1] for each in kept]
     for start, end in gone:

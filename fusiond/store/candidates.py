@@ -271,13 +271,13 @@ class Contents:
             del self.reader.kept[oldest]
 
     def _heads(self, lookup_name: str) -> list[StoredAnswer]:
-        """What both indexes say of a name. Damage where they differ, or a workload is missing."""
+        """What both indexes say of a name. Damage where they differ, or a record's key or its workload is missing."""
         first, again = (tables.fetched(self.reader.connection, sql, [lookup_name]) for sql in _HEADS_OF_NAME)
         if len(first) != len(again) or set(first) != set(again):
             raise Damage("records", lookup_name)
         found = []
         for values in first:
-            if values[_OF_WORKLOAD] is None:
+            if values[_OF_WORKLOAD] is None or values[0] is None:
                 raise Damage("workloads", str(values[1]))
             found.append(StoredAnswer(values, self._environment(values[_ENV_KEY])))
         return found

@@ -338,15 +338,16 @@ class Jobs(JobReading):
         now (its seed stays, so that it goes on as it began); None when there is none."""
         with self._transaction() as database:
             rows = self._sealed(
-                "FROM jobs j WHERE kind = 'tune' AND workload_key = ? AND device = ? "
-                "AND state IN ('queued', 'waiting') AND started_at IS NOT NULL AND parent_id IS NULL "
-                "ORDER BY number DESC",
+                f"FROM jobs j INDEXED BY idx_jobs_same WHERE kind = 'tune' AND workload_key = ? AND device = ? "
+                f"AND {_ACTIVE} ORDER BY number DESC",  # what else it must be is not asked of a row that may be damaged
                 [workload.key, job.device],
                 skip=True,
                 connection=database.conn,
                 j="jobs",
             )
             for (row,) in rows:
+                if row["state"] == "running" or row["started_at"] is None or row["parent_id"] is not None:
+                    continue
                 with decoding(self.path, "jobs", row["id"]):
                     old = search_from(row["search"])
                     before = job_from(row["job"])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fusiond.model.errors import StoreError
 from fusiond.model.keys import canonical
 from fusiond.model.nouns import COUNTED, Config, Rejection, Value
 from fusiond.model.outcomes import Ask, Measurement, Outcome, Trial
@@ -21,7 +22,7 @@ from fusiond.store.encoding import (
 )
 from fusiond.store.format import decoded, now
 from fusiond.store.jobs import got_on
-from fusiond.store.tables import called
+from fusiond.store.tables import Damage, called
 
 if TYPE_CHECKING:  # it takes a while to load, and only what writes needs it
     from sqlite_utils import Database
@@ -293,6 +294,12 @@ class Trials(Connected):
             f"{_TRIALS} {where}", parameters, skip=skip, expected=expected, t="trials", m="measurements"
         )
         for row, measured in rows:
+            if measured is None and row["measurement_id"] is not None:
+                damage = Damage("measurements", str(row["measurement_id"])).sentence(self.path)
+                if not skip:
+                    raise StoreError(damage)
+                self._tell(damage)
+                continue
             with decoding(self.path, "trials", called("trials", row)):
                 found.append(_trial(row, measured))
         return found

@@ -518,3 +518,13 @@ def test_a_job_with_a_damaged_row_is_kept(
     with pytest.raises(StoreError, match="is damaged"):
         store.trials(jobs["former"])
     assert len(store.trials(jobs["former"], skip=True)) == 19
+
+
+def test_a_trial_whose_measurement_has_vanished_is_damaged(store: Store, jobs: dict[str, str]) -> None:
+    of = "SELECT measurement_id FROM trials WHERE job_id = ? AND sequence = 3"
+    (gone,) = store._database.execute(of, [jobs["former"]]).fetchone()
+    store._database.execute("PRAGMA foreign_keys = OFF")
+    store._database.execute("DELETE FROM measurements WHERE id = ?", [gone])
+    with pytest.raises(StoreError, match=f"row {gone} of measurements is damaged"):
+        store.trials(jobs["former"])
+    assert len(store.trials(jobs["former"], skip=True)) == 19

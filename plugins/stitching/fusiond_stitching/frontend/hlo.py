@@ -28,6 +28,7 @@ from fusiond.model.nouns import frozen
 Number: TypeAlias = bool | int | float
 
 MAX_ELEMENTS = 2**40  #: A tensor with more is a misprint
+MAX_DEPTH = 100  #: Of tuples in each other
 MAX_CALLS = 200  #: Of computations in each other: one with more calls itself
 
 
@@ -363,13 +364,15 @@ class _Parser:
         )
         return raw, bool(head[1])
 
-    def _shape(self, text: str, at: int, line: int) -> tuple[RawShape, int]:
+    def _shape(self, text: str, at: int, line: int, depth: int = 0) -> tuple[RawShape, int]:
+        if depth > MAX_DEPTH:
+            raise self.fail(line, f"tuples lie in each other more than {MAX_DEPTH} deep")
         at = _skip(text, at)
         if at < len(text) and text[at] == "(":
             members: list[RawShape] = []
             at = _skip(text, at + 1)
             while at < len(text) and text[at] != ")":
-                member, at = self._shape(text, at, line)
+                member, at = self._shape(text, at, line, depth + 1)
                 members.append(member)
                 at = _skip(text, at)
                 if at < len(text) and text[at] == ",":

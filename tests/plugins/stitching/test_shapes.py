@@ -84,7 +84,7 @@ BAD = [
     ("f32[4,6] get-tuple-element(x), index=0", "its operand is not a tuple"),
     ("f23[4,6] parameter(6)", "the type f23 is not known"),
     ("f32[<=4,6] add(x, x)", "is not a shape with fixed sizes"),
-    ("(" * 5000 + "f32[4]", "tuples lie in each other more than 100 deep"),
+    ("(" * 5000 + "f32[4]" + ")" * 5000 + " add(x, x)", "tuples lie in each other more than 100 deep"),
     ("f32[2] constant({1, 2, 3})", "3 values for f32[2]"),
     ("f32[99] constant({...})", "print large constants"),
     ("f32[4,6]{0:T(8)} add(x, x)", "is tiled"),

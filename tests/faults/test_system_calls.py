@@ -62,6 +62,7 @@ def disturbed(
 @pytest.mark.parametrize("number", CAN_SAY, ids=lambda number: errno.errorcode[number])
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.campaign)], ids=["sample", "whole"])
 @pytest.mark.timeout(3600)
+@pytest.mark.sampled(2)
 def test_a_call_that_fails_for_a_while_costs_time_only(
     machine: Disturbed, undisturbed: Found, number: int, whole: bool
 ) -> None:
